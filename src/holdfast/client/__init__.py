@@ -1,0 +1,1 @@
+"""What a program that only enqueues needs: registered kinds, prepared jobs, handles on stored jobs."""

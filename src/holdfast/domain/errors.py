@@ -1,0 +1,124 @@
+"""Every error Holdfast raises, each with a stable `code` and a sentence for a person.
+
+Three families: bad input (nothing changed, fix the call), refusals (the job's state does not allow it) and store
+trouble (nothing is wrong with the call). `Permanent` and `Snooze` are raised by handlers, not by Holdfast.
+"""
+
+from datetime import timedelta
+
+
+class HoldfastError(Exception):
+    """The root of all errors raised by Holdfast."""
+
+    code = "error"
+
+
+class BadInput(HoldfastError, ValueError):  # noqa: N818 - the family reads as a noun
+    """The call itself is wrong; nothing was changed."""
+
+    code = "bad_input"
+
+
+class BadPayload(BadInput):
+    """A payload that its kind does not accept, or that no store could keep."""
+
+    code = "bad_payload"
+
+
+class BadEnvelope(BadInput):
+    """A delivery that is not a version 1 envelope."""
+
+    code = "bad_envelope"
+
+
+class UnknownKind(BadInput):
+    """No handler is registered under this kind."""
+
+    code = "unknown_kind"
+
+
+class KeyConflict(HoldfastError):
+    """The idempotency key already belongs to a job with another payload."""
+
+    code = "key_conflict"
+
+
+class JobNotFound(HoldfastError, LookupError):
+    """No job has this id (or it has been purged)."""
+
+    code = "job_not_found"
+
+
+class IllegalMove(HoldfastError):
+    """The lifecycle has no such transition from the job's present state.
+
+    `reason` is what a worker reports: `already-claimed` while the job may still move, `no-op-terminal` once it is final.
+    """
+
+    code = "illegal_move"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class JobDead(HoldfastError):
+    """Raised by `job.result()` when the job ended as `dead`."""
+
+    code = "job_dead"
+
+
+class JobCancelled(HoldfastError):
+    """Raised by `job.result()` when the job was cancelled."""
+
+    code = "job_cancelled"
+
+
+class ResultTimeout(HoldfastError, TimeoutError):
+    """The job did not reach a terminal state in the time allowed."""
+
+    code = "result_timeout"
+
+
+class StoreError(HoldfastError):
+    """The store could not do what was asked; nothing was changed."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached, is locked, full or read-only; asking again later may work."""
+
+    code = "store_unavailable"
+
+
+class StoreUnusable(StoreError):
+    """The store is not one this version can work with; asking again will not help."""
+
+    code = "store_unusable"
+
+
+class CommitUnknown(StoreError):
+    """The connection broke while committing: the change is either whole or absent. Safe to ask again."""
+
+    code = "commit_unknown"
+
+
+class Permanent(Exception):  # noqa: N818 - raised by handlers as a statement
+    """Raise from a handler when trying again cannot help: the job goes straight to `dead` / `rejected`."""
+
+    def __init__(self, message: str = "", *, code: str = "permanent") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Snooze(Exception):  # noqa: N818 - raised by handlers as a request
+    """Raise from a handler to run again later without charging an attempt."""
+
+    def __init__(self, delay: float | timedelta) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0 <= seconds < float("inf"):
+            msg = f"Snooze needs a delay of zero or more seconds, not {delay!r}."
+            raise BadInput(msg)
+        super().__init__(f"snoozed for {seconds:g} s")
+        self.seconds = seconds

@@ -1,0 +1,238 @@
+"""The store port: the few batched operations that every engine must offer, and the values they exchange.
+
+A store selects, locks and writes what the lifecycle decided; it holds no rule about states, attempts or delays. Calls block and are
+thread-safe: each engine we serve has a blocking driver that is faster than its asynchronous twin, and a worker makes so few, large calls
+that a thread per role costs nothing (ADR 2).
+
+What every store guarantees:
+
+- **Guarded.** A move is written only if its guard still holds at the moment of writing, and then bumps `version` by one. A refused move
+  changes nothing. `commit` answers for each move on its own.
+- **Three outcomes.** A call returns (done or refused, per item), raises `StoreUnavailable` (nothing changed), or raises `CommitUnknown` (all or
+  nothing changed). Every call may be asked again: a settlement that already went through answers `ok` to its own token, a checkpoint whose step
+  is recorded answers `ok` and changes nothing, and an insert with the same ids stores nothing twice.
+- **Atomic.** The jobs of one insert group appear together or not at all. A move, its attempt record and its step appear together.
+- **One clock.** `now` is the clock by which leases end and jobs come due; instants are never compared with another clock.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from holdfast.domain.errors import KeyConflict
+from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
+from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.moments import Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can and cannot give; the conformance suite skips by these, never by a store's name."""
+
+    durable: bool
+    """What was acknowledged survives the death of every process."""
+    shared: bool
+    """Several processes may work on it at once."""
+    strict_order: bool = True
+    """Claims follow priority, then available_at, then age, exactly."""
+    exact_counts: bool = True
+    """`counts` equals a recount of the rows at any quiet moment."""
+    caller_transactions: bool = False
+    """A job can be enqueued inside the caller's own transaction."""
+    backup: bool = False
+    """`backup` copies a consistent snapshot while work goes on."""
+
+
+class Inserted(NamedTuple):
+    """The answer to one inserted job: its record, and whether its key already belonged to an earlier job."""
+
+    job: JobRecord
+    duplicate: bool
+
+
+InsertGroup = Sequence[tuple[str, NewJob]]
+
+
+class Claim(NamedTuple):
+    """A wish for work. `queues` maps each queue to the most jobs wanted from it; `None` takes every queue up to `limit`."""
+
+    owner: str
+    lease_id: str
+    lease: Micros
+    limit: int
+    queues: Mapping[str, int] | None = None
+    full: frozenset[str] = frozenset()
+    """Queues to pass over when `queues` is None."""
+    id: str | None = None
+    """Take exactly this job, if it is runnable."""
+
+
+class Beat(NamedTuple):
+    """A holder's wish to keep its lease. `begun` tells that the handler is running."""
+
+    id: str
+    token: int
+    lease_id: str
+    begun: bool
+
+
+class Query(NamedTuple):
+    """A filter for `find`; newest first. `before` continues after the job with this id."""
+
+    state: State | None = None
+    kind: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    error_code: str | None = None
+    key: str | None = None
+    before: str | None = None
+    limit: int = 100
+
+
+class WorkerRecord(NamedTuple):
+    """A worker process as it last reported itself."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...] | None
+    kinds: tuple[str, ...]
+    concurrency: int
+    started_at: Micros
+    beat_at: Micros
+    expires_at: Micros
+    running: int
+
+
+class Finding(NamedTuple):
+    """One thing `check` found wrong. `promise` is the id of the promise it breaks."""
+
+    promise: str
+    job: str | None
+    text: str
+
+
+class Store(Protocol):
+    """The operations; see the module's own text for what each one guarantees."""
+
+    @property
+    def url(self) -> str:
+        """The address this store was opened with."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can give."""
+        ...
+
+    def now(self) -> Micros:
+        """Give the store's time."""
+        ...
+
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+        """Store each group whole or not at all; a key conflict refuses its own group only."""
+        ...
+
+    def claim(self, want: Claim) -> list[JobRecord]:
+        """Lease runnable jobs, best first, never more than asked for."""
+        ...
+
+    def commit(self, moves: Sequence[Move]) -> list[Answer]:
+        """Write each move whose guard holds."""
+        ...
+
+    def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
+        """Commit and then claim, in one trip."""
+        ...
+
+    def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
+        """Extend leases. `cancel-requested` means extended, and that the job should stop."""
+        ...
+
+    def abandon(self, owner: str) -> int:
+        """End at once every lease of an owner that is known to be dead, so that `reap` can take the jobs; give their number."""
+        ...
+
+    def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        """Read jobs by id, in the order asked for."""
+        ...
+
+    def find(self, query: Query) -> list[JobRecord]:
+        """List jobs by a filter, newest first."""
+        ...
+
+    def attempts(self, id: str) -> list[AttemptRecord]:  # noqa: A002 - the record's own word
+        """List the ended attempts of a job, oldest first (a successful one is told by the record alone)."""
+        ...
+
+    def steps(self, id: str) -> list[StepRecord]:  # noqa: A002 - the record's own word
+        """List the recorded steps of a job, in order."""
+        ...
+
+    def counts(self) -> dict[tuple[str, State], int]:
+        """Count jobs by (queue, state), without reading them."""
+        ...
+
+    def expired(self, limit: int) -> list[JobRecord]:
+        """List jobs that time has run out on: leases that ended, waiting jobs past their expiry."""
+        ...
+
+    def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
+        """List jobs that have been `created` for longer than this."""
+        ...
+
+    def purge(self, limit: int) -> int:
+        """Remove finished jobs whose time is over, with their keys, attempts and steps; give their number."""
+        ...
+
+    def pause(self, queue: str) -> None:
+        """Stop claims from a queue."""
+        ...
+
+    def resume(self, queue: str) -> None:
+        """Allow claims from a queue again."""
+        ...
+
+    def paused(self) -> frozenset[str]:
+        """Name the paused queues."""
+        ...
+
+    def enlist(self, worker: WorkerRecord) -> None:
+        """Record a worker process, or that it is still alive."""
+        ...
+
+    def dismiss(self, worker_id: str) -> None:
+        """Forget a worker process."""
+        ...
+
+    def workers(self) -> list[WorkerRecord]:
+        """List the worker processes that are alive by the store's clock."""
+        ...
+
+    def lead(self, role: str, owner: str, term: Micros) -> bool:
+        """Take or keep a role for a term; false while another owner's term lasts."""
+        ...
+
+    def next_due(self, queues: Sequence[str] | None) -> Micros | None:
+        """Give the earliest `available_at` of the claimable jobs in these queues (all, if None), paused ones left out."""
+        ...
+
+    def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
+        """Block until something may have become claimable in these queues, or the timeout (seconds) is over."""
+        ...
+
+    def wake(self) -> None:
+        """Make every `wait` of this store object return now."""
+        ...
+
+    def check(self) -> Iterator[Finding]:
+        """Verify what only the engine can see: integrity, counters, keys."""
+        ...
+
+    def backup(self, path: str) -> None:
+        """Copy a consistent snapshot to a new file."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every resource; later calls raise `StoreUnavailable`."""
+        ...

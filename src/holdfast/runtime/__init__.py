@@ -1,0 +1,1 @@
+"""What a worker process is made of: claim, run, settle, heartbeat, upkeep."""
