@@ -99,6 +99,8 @@ class Move(NamedTuple):
 
     verb: Verb
     id: str
+    queue: str
+    """The job's queue, so that a store can keep its counters without reading the job."""
     guard: Held | Seen
     state: State
     attempt: int
@@ -162,7 +164,7 @@ def key_conflict(new: NewJob, owner: JobRecord) -> KeyConflict:
 def submit(job: JobRecord) -> Move:
     """Hand a created job to delivery."""
     require(job, Verb.SUBMIT)
-    return Move(Verb.SUBMIT, job.id, Seen(job.version), State.QUEUED, job.attempt, job.crashes, job.generation)
+    return Move(Verb.SUBMIT, job.id, job.queue, Seen(job.version), State.QUEUED, job.attempt, job.crashes, job.generation)
 
 
 def runnable(job: JobRecord, now: Micros) -> bool:
@@ -236,8 +238,9 @@ def complete(job: JobRecord, result: str | None, retention: Retention) -> Move:
     require(job, Verb.COMPLETE)
     guard = Held(job.token, job.lease_id or "")
     return Move(
-        Verb.COMPLETE, job.id, guard, State.SUCCEEDED, job.attempt, 0, job.generation, None, retention.succeeded, result=result
-    )
+        Verb.COMPLETE, job.id, job.queue, guard, State.SUCCEEDED, job.attempt, 0, job.generation,
+        None, retention.succeeded, None, None, None, result,
+    )  # fmt: skip
 
 
 def fail(job: JobRecord, failure: Failure, *, draw: float, retention: Retention, traceback: str | None = None) -> Move:
@@ -314,7 +317,7 @@ def settle_cancel(job: JobRecord, retention: Retention) -> Move:
 def redrive(job: JobRecord) -> Move:
     """Open a new generation of a dead job: attempts start again, steps and history stay."""
     require(job, Verb.REDRIVE)
-    return Move(Verb.REDRIVE, job.id, Seen(job.version), State.QUEUED, 0, 0, job.generation + 1, delay=0)
+    return Move(Verb.REDRIVE, job.id, job.queue, Seen(job.version), State.QUEUED, 0, 0, job.generation + 1, delay=0)
 
 
 def purgeable(job: JobRecord, now: Micros) -> bool:
@@ -415,7 +418,7 @@ def _held(  # noqa: PLR0913
 ) -> Move:
     require(job, verb)
     return Move(
-        verb, job.id, Held(job.token, job.lease_id or ""), state, job.attempt, job.crashes, job.generation,
+        verb, job.id, job.queue, Held(job.token, job.lease_id or ""), state, job.attempt, job.crashes, job.generation,
         delay, None, cause, failure, traceback, result, step, cancel_requested=False, yields=yields,
     )  # fmt: skip
 
@@ -433,6 +436,6 @@ def _seen(  # noqa: PLR0913
 ) -> Move:
     purge_after = retention.of(state) if state in TERMINAL else None
     return Move(
-        verb, job.id, Seen(job.version), state, job.attempt, job.crashes, job.generation,
+        verb, job.id, job.queue, Seen(job.version), state, job.attempt, job.crashes, job.generation,
         delay, purge_after, cause, failure, None, None, None, cancel_requested,
     )  # fmt: skip

@@ -214,7 +214,7 @@ class Store(Protocol):
         ...
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
-        """Give the earliest `available_at` of the claimable jobs in these queues (all, if None), paused ones left out."""
+        """Give the instant, never before now, when a job of these queues (all, if None) can next be claimed; paused ones left out."""
         ...
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:

@@ -247,11 +247,11 @@ class MemoryStore:
             return True
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
-        """Give the earliest `available_at` of the claimable jobs."""
+        """Give the instant when a job can next be claimed."""
         with self._open():
             now = self.now()
             due = (
-                job.available_at
+                max(now, job.available_at)
                 for job in self._jobs.values()
                 if job.state in lifecycle.CLAIMABLE
                 and job.queue not in self._paused

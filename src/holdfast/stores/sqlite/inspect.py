@@ -1,0 +1,73 @@
+"""Looking around in a file: listings for people, and the checks that only the engine can make."""
+
+from collections.abc import Mapping
+
+import apsw
+
+from holdfast.domain.job import JobRecord, State
+from holdfast.port.store import Finding, Query
+from holdfast.stores.sqlite import rows
+
+_RARE = 20
+"""A state with fewer than one job in this many is listed from its own index instead of by walking the ids."""
+_INDEXED = {
+    State.CREATED: "seq IN (SELECT seq FROM job WHERE state = 'created')",
+    State.QUEUED: "seq IN (SELECT seq FROM job WHERE ready = 1 UNION ALL SELECT seq FROM job WHERE ready = 0)",
+    State.RETRYING: "seq IN (SELECT seq FROM job WHERE ready = 1 UNION ALL SELECT seq FROM job WHERE ready = 0)",
+    State.RUNNING: "seq IN (SELECT seq FROM job WHERE state = 'running')",
+    State.DEAD: "seq IN (SELECT seq FROM job WHERE state = 'dead')",
+}
+
+
+def find(db: apsw.Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord]:
+    """List jobs by a filter, newest first."""
+    clauses, values = ["TRUE"], []
+    wanted = {
+        "state": query.state and query.state.value,
+        "kind": query.kind,
+        "queue": query.queue,
+        "tenant": query.tenant,
+        "failure_code": query.error_code,
+        "key": query.key,
+    }
+    for column, value in wanted.items():
+        if value is not None:
+            clauses.append(f"{column} = ?")
+            values.append(value)
+    if query.before is not None:
+        clauses.append("id < ?")
+        values.append(query.before)
+    order = "id DESC"
+    if query.state in _INDEXED and _is_rare(db, query.state):
+        clauses.append(_INDEXED[query.state])
+        order = "+id DESC"
+    text = f"SELECT {sql['columns']} FROM job WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+    return [rows.record(row) for row in db.execute(text, (*values, query.limit))]
+
+
+def _is_rare(db: apsw.Connection, state: State) -> bool:
+    few, every = db.execute("SELECT total(jobs) FILTER (WHERE state = ?), total(jobs) FROM tally", (state.value,)).fetchall()[0]
+    return bool(few * _RARE < every)
+
+
+def check(db: apsw.Connection, sql: Mapping[str, str]) -> list[Finding]:
+    """Verify the file's integrity, the counters, the claim order's flags and the keys."""
+    findings = [
+        Finding("S4", None, f"The file is damaged: {problem}.") for (problem,) in db.execute("PRAGMA integrity_check") if problem != "ok"
+    ]
+    kept = {(queue, state): jobs for queue, state, jobs in db.execute(sql["counts"])}
+    counted = {(queue, state): jobs for queue, state, jobs in db.execute(sql["recount"])}
+    findings += [
+        Finding("S36", None, f"The counter of {state} jobs in {queue!r} says {kept.get((queue, state), 0)}; there are {counted.get((queue, state), 0)}.")
+        for queue, state in sorted(kept.keys() | counted.keys())
+        if kept.get((queue, state), 0) != counted.get((queue, state), 0)
+    ]
+    findings += [
+        Finding("S7", None, f"The key {key!r} of tenant {tenant!r} points to a job that is not there.")
+        for tenant, key in db.execute(sql["orphan_keys"])
+    ]
+    findings += [
+        Finding("L3", id_, f"The job is {state} but stands in the wrong place of the claim order.")
+        for id_, state, _ in db.execute(sql["misplaced"])
+    ]
+    return findings

@@ -1,0 +1,1 @@
+"""The schema, as steps that only go forward."""

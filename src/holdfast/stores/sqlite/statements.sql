@@ -1,0 +1,189 @@
+-- name: columns
+-- The columns of a JobRecord, in its order.
+id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at, expires_at,
+steps_total, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, lease_expires_at, claimed_at,
+begun_at, started_at, finished_at, updated_at, purge_at, cause, failure_code, failure_message, failure_retryable, cancel_requested,
+step_cursor, result
+
+-- name: insert
+-- The same id twice is the same request asked again, and is stored once.
+INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+                 expires_at, steps_total, state, available_at, updated_at, ready)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?14, ?19)
+ON CONFLICT (id) DO NOTHING
+
+-- name: key_owner
+SELECT job.id FROM job_key JOIN job USING (seq)
+WHERE job_key.tenant = ?1 AND job_key.key = ?2 AND (job_key.expires_at IS NULL OR job_key.expires_at > ?3)
+
+-- name: take_key
+INSERT OR REPLACE INTO job_key (tenant, key, seq, expires_at) SELECT ?1, ?2, seq, ?3 FROM job WHERE id = ?4
+
+-- name: waiting_queues
+SELECT DISTINCT queue FROM tally WHERE state IN ('queued', 'retrying') AND jobs > 0
+
+-- name: promote
+-- Jobs that have come due join the claim order. Bounded, so that a crowd falling due at midnight cannot stall a claim.
+UPDATE job SET ready = 1
+WHERE seq IN (SELECT seq FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2 ORDER BY available_at LIMIT 2000)
+
+-- name: pick
+-- One aggregated row instead of many: each row that crosses into Python gives up the interpreter lock once.
+SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
+  SELECT seq, priority, available_at, state FROM job
+  WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+  ORDER BY priority DESC, available_at, seq LIMIT ?3
+)
+
+-- name: pick_one
+SELECT json_array(seq, priority, available_at, state), queue FROM job
+WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2)
+
+-- name: claim
+UPDATE job SET state = 'running', ready = NULL, version = version + 1, attempt = attempt + 1, token = token + 1,
+  lease_id = ?2, lease_owner = ?3, lease_expires_at = ?4 + ?5, claimed_at = ?4, begun_at = NULL,
+  started_at = coalesce(started_at, ?4), updated_at = ?4
+WHERE seq IN (SELECT value FROM json_each(?1)) AND ready IS NOT NULL
+
+-- name: claimed
+SELECT json_group_array(json_array({columns})) FROM (
+  SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key
+)
+
+-- name: complete
+-- The common ending, for a whole batch at once: (id, token, lease id, attempt, purge after, result) each.
+UPDATE job SET state = 'succeeded', version = version + 1, attempt = done.attempt, crashes = 0, lease_expires_at = NULL,
+  finished_at = ?2, updated_at = ?2, purge_at = ?2 + done.purge_after, cause = NULL,
+  failure_code = NULL, failure_message = NULL, failure_retryable = NULL, result = done.result
+FROM (
+  SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS lease_id, value ->> 3 AS attempt,
+         value ->> 4 AS purge_after, value ->> 5 AS result
+  FROM json_each(?1)
+) AS done
+WHERE job.id = done.id AND job.state = 'running' AND job.token = done.token AND job.lease_id = done.lease_id
+
+-- name: write
+-- What the lifecycle decided for one job, guarded by the version it was decided on.
+UPDATE job SET state = :state, version = :version, generation = :generation, attempt = :attempt, crashes = :crashes,
+  available_at = :available_at, lease_id = :lease_id, lease_expires_at = :lease_expires_at, begun_at = :begun_at,
+  finished_at = :finished_at, updated_at = :updated_at, purge_at = :purge_at, expires_at = :expires_at, cause = :cause,
+  failure_code = :failure_code, failure_message = :failure_message, failure_retryable = :failure_retryable,
+  cancel_requested = :cancel_requested, step_cursor = :step_cursor, result = :result, ready = :ready
+WHERE id = :id AND version = :version - 1
+
+-- name: end_attempt
+INSERT INTO attempt SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM job WHERE id = ?1
+
+-- name: record_step
+INSERT OR IGNORE INTO step SELECT seq, step_cursor, ?2, ?3, ?4 FROM job WHERE id = ?1
+
+-- name: heartbeat
+-- (id, token, lease id, begun) each.
+UPDATE job SET version = version + 1, lease_expires_at = ?2 + ?3, updated_at = ?2,
+  begun_at = CASE WHEN beat.begun THEN coalesce(begun_at, ?2) ELSE begun_at END
+FROM (
+  SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS lease_id, value ->> 3 AS begun FROM json_each(?1)
+) AS beat
+WHERE job.id = beat.id AND job.state = 'running' AND job.token = beat.token AND job.lease_id = beat.lease_id
+
+-- name: leases
+SELECT json_group_array(json_array(state, token, lease_id, cancel_requested)) FROM (
+  SELECT state, token, lease_id, cancel_requested
+  FROM json_each(?1) AS beat LEFT JOIN job ON job.id = beat.value ->> 0 ORDER BY beat.key
+)
+
+-- name: abandon
+UPDATE job SET version = version + 1, lease_expires_at = ?2, updated_at = ?2 WHERE state = 'running' AND lease_owner = ?1
+
+-- name: read
+SELECT {columns} FROM job WHERE id = ?1
+
+-- name: attempts
+SELECT token, generation, attempt, owner, claimed_at, ended_at, outcome, code, message, traceback
+FROM attempt WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY token
+
+-- name: steps
+SELECT name, result, recorded_at FROM step WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY position
+
+-- name: tally
+INSERT INTO tally (queue, state, jobs) VALUES (?1, ?2, ?3) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs
+
+-- name: counts
+SELECT queue, state, jobs FROM tally WHERE jobs <> 0
+
+-- name: expired_leases
+SELECT {columns} FROM job WHERE state = 'running' AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT ?2
+
+-- name: overdue
+SELECT {columns} FROM job WHERE expires_at IS NOT NULL AND ready IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2
+
+-- name: unsubmitted
+SELECT {columns} FROM job WHERE state = 'created' AND updated_at <= ?1 ORDER BY updated_at LIMIT ?2
+
+-- name: purgeable
+SELECT json_group_array(seq) FROM (SELECT seq FROM job WHERE purge_at IS NOT NULL AND purge_at <= ?1 ORDER BY purge_at LIMIT ?2)
+
+-- name: purge_tallies
+SELECT queue, state, count(*) FROM job WHERE seq IN (SELECT value FROM json_each(?1)) GROUP BY queue, state
+
+-- name: permit
+UPDATE permit SET purge_before = ?1
+
+-- name: purge_keys
+DELETE FROM job_key WHERE (tenant, key) IN (
+  SELECT tenant, key FROM job WHERE key IS NOT NULL AND seq IN (SELECT value FROM json_each(?1))
+) AND seq IN (SELECT value FROM json_each(?1))
+
+-- name: purge_attempts
+DELETE FROM attempt WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: purge_steps
+DELETE FROM step WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: purge
+DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: pause
+INSERT OR IGNORE INTO paused_queue VALUES (?1)
+
+-- name: resume
+DELETE FROM paused_queue WHERE queue = ?1
+
+-- name: paused
+SELECT queue FROM paused_queue
+
+-- name: enlist
+INSERT OR REPLACE INTO worker VALUES (?1, ?2, ?3)
+
+-- name: dismiss
+DELETE FROM worker WHERE id = ?1 OR expires_at <= ?2
+
+-- name: workers
+SELECT record FROM worker WHERE expires_at > ?1 ORDER BY id
+
+-- name: lead
+INSERT INTO role VALUES (?1, ?2, ?3 + ?4)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
+WHERE role.owner = excluded.owner OR role.expires_at <= ?3
+
+-- name: leader
+SELECT owner, expires_at FROM role WHERE name = ?1
+
+-- name: next_due
+SELECT min(available_at) FROM (
+  SELECT * FROM (SELECT available_at FROM job WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+                 ORDER BY priority DESC, available_at, seq LIMIT 1)
+  UNION ALL
+  SELECT * FROM (SELECT available_at FROM job WHERE ready = 0 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+                 ORDER BY available_at LIMIT 1)
+)
+
+-- name: recount
+SELECT queue, state, count(*) FROM job GROUP BY queue, state
+
+-- name: orphan_keys
+SELECT tenant, key FROM job_key WHERE seq NOT IN (SELECT seq FROM job)
+
+-- name: misplaced
+SELECT id, state, ready FROM job
+WHERE (state IN ('queued', 'retrying')) <> (ready IS NOT NULL) OR (state = 'running') <> (lease_expires_at IS NOT NULL)

@@ -1,0 +1,425 @@
+"""The SQLite store: every write in one `BEGIN IMMEDIATE` transaction on one writing connection, reads on another.
+
+Claim, complete and heartbeat act on whole batches in single statements; every other move is read, checked and applied by the lifecycle's own
+functions inside the transaction. Batches travel as JSON: one statement and one row per batch, because each crossing gives up the interpreter
+lock and a busy handler thread may keep it for milliseconds.
+"""
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+
+from holdfast.domain import lifecycle
+from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
+from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, State, StepRecord
+from holdfast.domain.lifecycle import Answer, Held, Move, Verb
+from holdfast.domain.moments import Micros
+from holdfast.port.clock import Clock, SystemClock
+from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
+from holdfast.stores import statements
+from holdfast.stores.sqlite import connection as files
+from holdfast.stores.sqlite import inspect, rows
+from holdfast.stores.sqlite.bell import Bell
+
+_RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
+SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
+
+Deltas = Counter[tuple[str, State]]
+
+
+class SqliteStore:
+    """Jobs in one file."""
+
+    capabilities = Capabilities(durable=True, shared=True, caller_transactions=True, backup=True)
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        self.url = url
+        self.path = files.path_of(url)
+        self._clock = clock or SystemClock()
+        self._closed = False
+        self._open()
+
+    def _open(self) -> None:
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer = files.connect(self.path)
+        self._reader = files.connect(self.path)
+        self._bell = Bell(self.path)
+        self._pid = os.getpid()
+
+    def now(self) -> Micros:
+        """Give the machine's time, which every process on the file shares."""
+        return self._clock.now()
+
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+        """Store each group whole or not at all."""
+        deltas: Deltas = Counter()
+        with self._transaction() as db:
+            now = self.now()
+            answers = [self._insert_group(db, group, now, deltas) for group in groups]
+            _tally(db, deltas)
+        if deltas:
+            self._bell.ring({queue for queue, _ in deltas})
+        return answers
+
+    def _insert_group(self, db: apsw.Connection, group: InsertGroup, now: Micros, deltas: Deltas) -> list[Inserted] | KeyConflict:
+        answers: list[Inserted] = []
+        stored: list[JobRecord] = []
+        keys: dict[tuple[str, str], JobRecord] = {}
+        lifetimes: list[tuple[str, str, Micros | None, str]] = []
+        for id_, new in group:
+            job = lifecycle.create(id_, new, now)
+            if new.key is not None:
+                owner = keys.get((new.tenant, new.key)) or self._key_owner(db, new.tenant, new.key, now)
+                if owner and owner.id != id_:
+                    if not lifecycle.same_request(owner, new):
+                        return lifecycle.key_conflict(new, owner)
+                    answers.append(Inserted(owner, duplicate=True))
+                    continue
+                keys[new.tenant, new.key] = job
+                lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
+            stored.append(job)
+            answers.append(Inserted(job, duplicate=False))
+        before = db.total_changes()
+        db.executemany(SQL["insert"], [rows.fresh(job, now) for job in stored])
+        if db.total_changes() - before != len(stored):
+            return self._asked_again(db, answers)
+        if lifetimes:
+            db.executemany(SQL["take_key"], lifetimes)
+        deltas.update((job.queue, job.state) for job in stored)
+        return answers
+
+    def _key_owner(self, db: apsw.Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
+        owner = db.execute(SQL["key_owner"], (tenant, key, now)).get
+        return None if owner is None else _read(db, owner)
+
+    def _asked_again(self, db: apsw.Connection, answers: list[Inserted]) -> list[Inserted]:
+        """Answer a group whose first try did land: groups are atomic, so all of its jobs are there."""
+        return [Inserted(_read(db, job.id) or job, duplicate) for job, duplicate in answers]
+
+    def claim(self, want: Claim) -> list[JobRecord]:
+        """Lease runnable jobs, best first."""
+        return self.exchange((), want)[1]
+
+    def commit(self, moves: Sequence[Move]) -> list[Answer]:
+        """Write each move whose guard holds."""
+        return self._exchange(moves, None)[0]
+
+    def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
+        """Commit and claim in one transaction: one wait for the disk."""
+        return self._exchange(moves, want)
+
+    def _exchange(self, moves: Sequence[Move], want: Claim | None) -> tuple[list[Answer], list[JobRecord]]:
+        deltas: Deltas = Counter()
+        with self._transaction() as db:
+            now = self.now()
+            answers = self._commit(db, moves, now, deltas) if moves else []
+            claimed = self._claim(db, want, now, deltas) if want else []
+            _tally(db, deltas)
+        if any(move.verb in (Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL) for move in moves):
+            self._bell.ring({move.queue for move in moves})
+        return answers, claimed
+
+    def _claim(self, db: apsw.Connection, want: Claim, now: Micros, deltas: Deltas) -> list[JobRecord]:
+        picked = self._pick(db, want, now)
+        if not picked:
+            return []
+        seqs = json.dumps([seq for _, _, seq, _, _ in picked])
+        db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease))
+        for _, _, _, queue, state in picked:
+            deltas[queue, state] -= 1
+            deltas[queue, State.RUNNING] += 1
+        return rows.records(db.execute(SQL["claimed"], (seqs,)).get)
+
+    def _pick(self, db: apsw.Connection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
+        paused = {queue for (queue,) in db.execute(SQL["paused"])}
+        if want.id is not None:
+            row = db.execute(SQL["pick_one"], (want.id, now)).fetchone()
+            return [] if row is None or row[1] in paused else _candidates(f"[{row[0]}]", row[1])
+        if want.queues is None:
+            room = {queue: want.limit for (queue,) in db.execute(SQL["waiting_queues"]) if queue not in want.full}
+        else:
+            room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
+        picked: list[tuple[int, Micros, int, str, State]] = []
+        for queue, most in room.items():
+            if queue not in paused:
+                db.execute(SQL["promote"], (queue, now))
+                picked += _candidates(db.execute(SQL["pick"], (queue, now, most)).get, queue)
+        if len(room) > 1:
+            picked.sort()
+        return picked[: want.limit]
+
+    def _commit(self, db: apsw.Connection, moves: Sequence[Move], now: Micros, deltas: Deltas) -> list[Answer]:
+        completes = [move for move in moves if move.verb is Verb.COMPLETE]
+        if completes and self._complete(db, completes, now):
+            for move in completes:
+                deltas[move.queue, State.SUCCEEDED] += 1
+                deltas[move.queue, State.RUNNING] -= 1
+            if len(completes) == len(moves):
+                return [Answer.OK] * len(moves)
+            return [Answer.OK if move.verb is Verb.COMPLETE else self._write(db, move, now, deltas) for move in moves]
+        return [self._write(db, move, now, deltas) for move in moves]
+
+    def _complete(self, db: apsw.Connection, moves: list[Move], now: Micros) -> bool:
+        """Complete a whole batch, or nothing: one refused move sends the batch to be written move by move."""
+        batch = [(m.id, m.guard[0], m.guard[1], m.attempt, m.purge_after, m.result) for m in moves if isinstance(m.guard, Held)]
+        db.execute("SAVEPOINT batch")
+        db.execute(SQL["complete"], (json.dumps(batch), now))
+        whole = db.changes() == len(moves)
+        db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")
+        return whole
+
+    def _write(self, db: apsw.Connection, move: Move, now: Micros, deltas: Deltas) -> Answer:
+        job = _read(db, move.id)
+        if job is None or not lifecycle.holds(job, move):
+            return lifecycle.answer(job, move)
+        if move.verb is Verb.CHECKPOINT:
+            db.execute(SQL["record_step"], (move.id, move.step, move.result, now))
+            if not db.changes():
+                return Answer.OK
+        if ended := lifecycle.ended_attempt(job, move, now):
+            db.execute(SQL["end_attempt"], (move.id, *ended))
+        after = lifecycle.apply(job, move, now)
+        db.execute(SQL["write"], rows.changed(after, now))
+        deltas[job.queue, job.state] -= 1
+        deltas[job.queue, after.state] += 1
+        return Answer.OK
+
+    def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
+        """Extend leases."""
+        if not beats:
+            return []
+        batch = json.dumps(beats)
+        with self._transaction() as db:
+            db.execute(SQL["heartbeat"], (batch, self.now(), lease))
+            found = json.loads(db.execute(SQL["leases"], (batch,)).get)
+        return [_still_held(beat, *row) for beat, row in zip(beats, found, strict=True)]
+
+    def abandon(self, owner: str) -> int:
+        """End at once every lease of a dead owner."""
+        with self._transaction() as db:
+            db.execute(SQL["abandon"], (owner, self.now()))
+            return int(db.changes())
+
+    def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        """Read jobs by id."""
+        with self._read_only() as db:
+            return [_read(db, id_) for id_ in ids]
+
+    def find(self, query: Query) -> list[JobRecord]:
+        """List jobs by a filter, newest first."""
+        with self._read_only() as db:
+            return inspect.find(db, query, SQL)
+
+    def attempts(self, id: str) -> list[AttemptRecord]:  # noqa: A002
+        """List the ended attempts of a job."""
+        with self._read_only() as db:
+            return [AttemptRecord(*row) for row in db.execute(SQL["attempts"], (id,))]
+
+    def steps(self, id: str) -> list[StepRecord]:  # noqa: A002
+        """List the recorded steps of a job."""
+        with self._read_only() as db:
+            return [StepRecord(*row) for row in db.execute(SQL["steps"], (id,))]
+
+    def counts(self) -> dict[tuple[str, State], int]:
+        """Read the counters."""
+        with self._read_only() as db:
+            return {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL["counts"])}
+
+    def expired(self, limit: int) -> list[JobRecord]:
+        """List jobs that time has run out on."""
+        now = self.now()
+        with self._read_only() as db:
+            late = [rows.record(row) for row in db.execute(SQL["expired_leases"], (now, limit))]
+            return late + [rows.record(row) for row in db.execute(SQL["overdue"], (now, limit - len(late)))]
+
+    def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
+        """List jobs that have been `created` for longer than this."""
+        with self._read_only() as db:
+            return [rows.record(row) for row in db.execute(SQL["unsubmitted"], (self.now() - older_than, limit))]
+
+    def purge(self, limit: int) -> int:
+        """Remove finished jobs whose time is over."""
+        now = self.now()
+        with self._read_only() as db:
+            if db.execute(SQL["purgeable"], (now, 1)).get == "[]":
+                return 0
+        with self._transaction() as db:
+            over = db.execute(SQL["purgeable"], (now, limit)).get
+            deltas: Deltas = Counter({(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))})
+            db.execute(SQL["permit"], (now,))
+            for name in ("purge_keys", "purge_attempts", "purge_steps", "purge"):
+                db.execute(SQL[name], (over,))
+            gone = int(db.changes())
+            db.execute(SQL["permit"], (None,))
+            _tally(db, deltas)
+            return gone
+
+    def pause(self, queue: str) -> None:
+        """Stop claims from a queue."""
+        self._execute("pause", queue)
+
+    def resume(self, queue: str) -> None:
+        """Allow claims from a queue again."""
+        self._execute("resume", queue)
+        self._bell.ring({queue})
+
+    def paused(self) -> frozenset[str]:
+        """Name the paused queues."""
+        with self._read_only() as db:
+            return frozenset(queue for (queue,) in db.execute(SQL["paused"]))
+
+    def enlist(self, worker: WorkerRecord) -> None:
+        """Record a worker process."""
+        self._execute("enlist", worker.id, json.dumps(worker), worker.expires_at)
+
+    def dismiss(self, worker_id: str) -> None:
+        """Forget a worker process, and those that are long gone."""
+        self._execute("dismiss", worker_id, self.now())
+
+    def workers(self) -> list[WorkerRecord]:
+        """List the workers that are alive."""
+        with self._read_only() as db:
+            found = [WorkerRecord(*json.loads(record)) for (record,) in db.execute(SQL["workers"], (self.now(),))]
+        return [w._replace(queues=w.queues and tuple(w.queues), kinds=tuple(w.kinds)) for w in found]
+
+    def lead(self, role: str, owner: str, term: Micros) -> bool:
+        """Take or keep a role for a term; asking in vain costs a read only."""
+        now = self.now()
+        with self._read_only() as db:
+            row = db.execute(SQL["leader"], (role,)).fetchone()
+        if row is not None and row[0] != owner and row[1] > now:
+            return False
+        with self._transaction() as db:
+            db.execute(SQL["lead"], (role, owner, now, term))
+            return bool(db.changes())
+
+    def next_due(self, queues: Sequence[str] | None) -> Micros | None:
+        """Give the instant when a job can next be claimed."""
+        now = self.now()
+        with self._read_only() as db:
+            paused = {queue for (queue,) in db.execute(SQL["paused"])}
+            names = [queue for (queue,) in db.execute(SQL["waiting_queues"]) if queues is None or queue in queues]
+            due = [db.execute(SQL["next_due"], (queue, now)).get for queue in names if queue not in paused]
+        return min((max(now, at) for at in due if at is not None), default=None)
+
+    def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
+        """Block until rung, or until the timeout."""
+        return self._bell.wait(queues, timeout)
+
+    def wake(self) -> None:
+        """Make every `wait` of this store object return now."""
+        self._bell.ring_own()
+
+    def check(self) -> Iterator[Finding]:
+        """Verify the file's integrity, the counters and the keys."""
+        with self._read_only() as db:
+            findings = inspect.check(db, SQL)
+        yield from findings
+
+    def backup(self, path: str) -> None:
+        """Copy a consistent snapshot to a new file while work goes on."""
+        if os.path.lexists(path):
+            msg = f"{path} is there already; a backup is written to a new file only."
+            raise StoreError(msg)
+        with self._read_only() as db:
+            target = apsw.Connection(path)
+            try:
+                with target.backup("main", db, "main") as copy:
+                    while not copy.done:
+                        copy.step(1000)
+            finally:
+                target.close()
+
+    def close(self) -> None:
+        """Close both connections and stop listening."""
+        with self._writing, self._reading:
+            if not self._closed:
+                self._closed = True
+                self._bell.close()
+                self._reader.close()
+                self._writer.close()
+
+    def _execute(self, name: str, *parameters: Any) -> None:  # noqa: ANN401
+        with self._transaction() as db:
+            db.execute(SQL[name], parameters)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[apsw.Connection]:
+        self._after_fork()
+        with self._writing:
+            db = self._usable(self._writer)
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield db
+                except BaseException:
+                    _rollback(db)
+                    raise
+            except apsw.Error as error:
+                raise files.translate(error, self.path) from error
+            try:
+                db.execute("COMMIT")
+            except apsw.Error as error:
+                _rollback(db)
+                raise files.translate(error, self.path, committing=True) from error
+
+    @contextmanager
+    def _read_only(self) -> Iterator[apsw.Connection]:
+        self._after_fork()
+        with self._reading:
+            db = self._usable(self._reader)
+            try:
+                db.execute("BEGIN")
+                try:
+                    yield db
+                finally:
+                    _rollback(db)
+            except apsw.Error as error:
+                raise files.translate(error, self.path) from error
+
+    def _usable(self, db: apsw.Connection) -> apsw.Connection:
+        if self._closed:
+            msg = f"The store {self.url} is closed."
+            raise StoreUnavailable(msg)
+        return db
+
+    def _after_fork(self) -> None:
+        """Open anew in a forked child: a connection must not cross a fork."""
+        if self._pid != os.getpid():
+            self._inherited = (self._writer, self._reader, self._bell)
+            self._open()
+
+
+def _read(db: apsw.Connection, id_: str) -> JobRecord | None:
+    row = db.execute(SQL["read"], (id_,)).fetchone()
+    return None if row is None else rows.record(row)
+
+
+def _candidates(aggregated: str, queue: str) -> list[tuple[int, Micros, int, str, State]]:
+    return [(-priority, available_at, seq, queue, State(state)) for seq, priority, available_at, state in json.loads(aggregated)]
+
+
+def _tally(db: apsw.Connection, deltas: Deltas) -> None:
+    for (queue, state), change in deltas.items():
+        if change:
+            db.execute(SQL["tally"], (queue, state.value, change))
+
+
+def _still_held(beat: Beat, state: str | None, token: int, lease_id: str | None, cancel: int) -> Answer:
+    if state is None:
+        return Answer.ABSENT
+    if state == State.RUNNING and (token, lease_id) == (beat.token, beat.lease_id):
+        return Answer.CANCEL_REQUESTED if cancel else Answer.OK
+    return Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED
+
+
+def _rollback(db: apsw.Connection) -> None:
+    if db.in_transaction:
+        db.execute("ROLLBACK")
