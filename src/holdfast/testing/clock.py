@@ -38,7 +38,12 @@ class ManualClock:
     ) -> Micros:
         """Let time pass, as much as a `timedelta` of the same arguments; give the new present."""
         span = timedelta(
-            days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds, microseconds=microseconds
+            days=days,
+            hours=hours,
+            minutes=minutes,
+            seconds=seconds,
+            milliseconds=milliseconds,
+            microseconds=microseconds,
         )
         if span < timedelta(0):
             msg = f"Time does not run backwards; the clock was to advance by {span}."

@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """One store under test. `other` is a second store object on the same data, or the same object where none can be had."""
+    """One store under test. `other` is a second object on the same data, or the same object where none can be had."""
 
     store: Store
     other: Store

@@ -101,7 +101,11 @@ def a_claim_by_id_takes_that_job_alone(lab: Lab) -> None:
 
 def a_claim_by_id_keeps_to_the_rules(lab: Lab) -> None:
     lab.store.pause("shut")
-    for job in (lab.job(delay=1), lab.job(queue="shut"), *(lab.in_state(state) for state in State if state is not State.QUEUED)):
+    for job in (
+        lab.job(delay=1),
+        lab.job(queue="shut"),
+        *(lab.in_state(state) for state in State if state is not State.QUEUED),
+    ):
         assert lab.claim(id=job.id) == [], job.state
         assert lab.read(job) == job
 

@@ -47,7 +47,12 @@ def a_holder_s_move_is_refused_after_the_next_claim(lab: Lab) -> None:
 def a_holder_needs_both_the_token_and_the_lease_id(lab: Lab) -> None:
     job = lab.running()
     for name, decide in _HELD.items():
-        for guard in (Held(job.token + 1, str(job.lease_id)), Held(job.token - 1, str(job.lease_id)), Held(job.token, "x"), Held(0, "")):
+        for guard in (
+            Held(job.token + 1, str(job.lease_id)),
+            Held(job.token - 1, str(job.lease_id)),
+            Held(job.token, "x"),
+            Held(0, ""),
+        ):
             assert lab.answer(decide(job)._replace(guard=guard)) is Answer.ALREADY_CLAIMED, name
             assert lab.read(job) == job, name
 

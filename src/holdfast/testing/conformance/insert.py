@@ -4,15 +4,16 @@
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict
-from holdfast.domain.job import JobRecord, NewJob, State
+from holdfast.domain.job import NewJob, State
 from holdfast.domain.moments import DAY, HOUR, MINUTE, SECOND
+from holdfast.port.store import Inserted
 from holdfast.testing.lab import RETENTION, Lab
 
 
 def a_job_is_stored_as_the_lifecycle_creates_it(lab: Lab) -> None:
     new = NewJob(
-        "mail.send", '{"to":["a","b"],"n":1.5}', "mail", "acme", "u-7", -3, "table:1,2:0:3", 7, 2, "webhook", "trace-1", "k", HOUR,
-        5 * SECOND, None, MINUTE, 4, State.CREATED,
+        "mail.send", '{"to":["a","b"],"n":1.5}', "mail", "acme", "u-7", -3, "table:1,2:0:3", 7, 2, "webhook", "t",
+        "k", HOUR, 5 * SECOND, None, MINUTE, 4, State.CREATED,
     )  # fmt: skip
     [id_] = lab.ids.take(1)
     [[answer]] = _accepted(lab, [(id_, new)])
@@ -44,14 +45,20 @@ def a_conflict_refuses_its_whole_group_and_no_other(lab: Lab) -> None:
     ids = lab.ids.take(5)
     clash = lab.new(key="taken", payload='{"v":2}')
     answers = lab.store.insert(
-        [[(ids[0], lab.new())], [(ids[1], lab.new()), (ids[2], clash), (ids[3], lab.new(key="free"))], [(ids[4], lab.new())]]
+        [
+            [(ids[0], lab.new())],
+            [(ids[1], lab.new()), (ids[2], clash), (ids[3], lab.new(key="free"))],
+            [(ids[4], lab.new())],
+        ]
     )
     assert isinstance(answers[0], list)
     assert isinstance(answers[1], KeyConflict)
     assert isinstance(answers[2], list)
     assert [job is not None for job in lab.store.read(ids)] == [True, False, False, False, True]
     assert lab.read(owner) == owner
-    assert not lab.accepted([lab.new(key="free", payload='"else"')])[0].duplicate, "a refused group must leave its keys free"
+    assert not lab.accepted([lab.new(key="free", payload='"else"')])[0].duplicate, (
+        "a refused group must leave its keys free"
+    )
 
 
 def a_conflict_names_the_job_that_owns_the_key(lab: Lab) -> None:
@@ -175,7 +182,7 @@ def an_id_made_early_and_stored_late_is_an_ordinary_job(lab: Lab) -> None:
     assert [job.id for job in lab.claim(5)] == [first.id, early], "age is the time of storing, not of the id"
 
 
-def _accepted(lab: Lab, *groups: list[tuple[str, NewJob]]) -> list[list[tuple[JobRecord, bool]]]:
+def _accepted(lab: Lab, *groups: list[tuple[str, NewJob]]) -> list[list[Inserted]]:
     answers = lab.store.insert(groups)
     assert all(isinstance(answer, list) for answer in answers), answers
-    return [list(answer) for answer in answers if isinstance(answer, list)]
+    return [answer for answer in answers if isinstance(answer, list)]

@@ -63,7 +63,7 @@ def a_permanent_failure_ends_a_job_as_rejected(lab: Lab) -> None:
 
 
 def a_failure_keeps_its_words(lab: Lab) -> None:
-    failure = Failure("näïve.code", "it's \"broken\"; -- 100 % \\ 漢字 🦀\n\tend", retryable=True)
+    failure = Failure("näïve.code", 'it\'s "broken"; -- 100 % \\ 漢字 🦀\n\tend', retryable=True)
     failed = lab.done(lifecycle.fail(lab.running(), failure, draw=0, retention=RETENTION))
     assert failed.failure == failure
     [attempt] = lab.store.attempts(failed.id)
@@ -95,8 +95,16 @@ def a_step_is_recorded_with_its_cursor(lab: Lab) -> None:
         lab.clock.advance(seconds=1)
         assert lab.done(lifecycle.checkpoint(job, name, f'{{"n":{number}}}')).step_cursor == number
     steps = lab.store.steps(job.id)
-    assert [(step.name, step.result) for step in steps] == [("fetch", '{"n":1}'), ("ocr", '{"n":2}'), ("ocr#2", '{"n":3}')]
-    assert [step.recorded_at for step in steps] == [lab.clock.now() - 2 * SECOND, lab.clock.now() - SECOND, lab.clock.now()]
+    assert [(step.name, step.result) for step in steps] == [
+        ("fetch", '{"n":1}'),
+        ("ocr", '{"n":2}'),
+        ("ocr#2", '{"n":3}'),
+    ]
+    assert [step.recorded_at for step in steps] == [
+        lab.clock.now() - 2 * SECOND,
+        lab.clock.now() - SECOND,
+        lab.clock.now(),
+    ]
 
 
 def a_recorded_step_is_never_recorded_again(lab: Lab) -> None:
@@ -122,7 +130,11 @@ def steps_outlive_the_attempt_that_recorded_them(lab: Lab) -> None:
 def steps_with_one_name_belong_to_their_own_jobs(lab: Lab) -> None:
     lab.jobs(2)
     left, right = lab.claim(2)
-    moves = [lifecycle.checkpoint(left, "s", "1"), lifecycle.checkpoint(right, "s", "2"), lifecycle.checkpoint(right, "t", "3")]
+    moves = [
+        lifecycle.checkpoint(left, "s", "1"),
+        lifecycle.checkpoint(right, "s", "2"),
+        lifecycle.checkpoint(right, "t", "3"),
+    ]
     assert lab.store.commit(moves) == [Answer.OK] * 3
     assert [[step.result for step in lab.store.steps(job.id)] for job in (left, right)] == [["1"], ["2", "3"]]
 

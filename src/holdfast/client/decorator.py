@@ -1,0 +1,112 @@
+"""`@app.job`, bare or with defaults, typed so that `enqueue` has the function's own parameters without its context."""
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.client.context import Context
+from holdfast.client.function import JobFunction
+from holdfast.client.options import priority as checked_priority
+from holdfast.client.registry import RunIn, text
+from holdfast.domain.errors import BadInput
+from holdfast.domain.moments import duration
+from holdfast.domain.retry import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+Async = Coroutine[Any, Any, R]
+
+
+class Registrar(Protocol):
+    """What the decorator needs of its application."""
+
+    def _decorated(self, fn: Callable[..., Any], **defaults: Any) -> JobFunction[..., Any]: ...  # noqa: ANN401
+
+
+class JobDecorator:
+    """`app.job`: call it with a function, or with defaults to get a decorator."""
+
+    def __init__(self, app: Registrar, defaults: dict[str, Any]) -> None:
+        self._app = app
+        self._defaults = defaults
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], Async[R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, Context], Async[R]], /) -> JobFunction[[A], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, B, Context], Async[R]], /) -> JobFunction[[A, B], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, B, C, Context], Async[R]], /) -> JobFunction[[A, B, C], R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, Context], R], /) -> JobFunction[[A], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, B, Context], R], /) -> JobFunction[[A, B], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[A, B, C, Context], R], /) -> JobFunction[[A, B, C], R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> JobFunction[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        priority: int | None = None,
+        timeout: float | timedelta | None = None,
+        permanent: tuple[type[BaseException], ...] | type[BaseException] = (),
+        run_in: RunIn | None = None,
+        crash_cap: int | None = None,
+    ) -> "JobDecorator": ...
+    def __call__(self, fn: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
+        """Register a function, or collect the defaults to register one with."""
+        if fn is None:
+            return JobDecorator(self._app, checked_defaults(**defaults))
+        if defaults or not callable(fn):
+            msg = "Write @app.job or @app.job(queue=..., retry=...), with options by name."
+            raise BadInput(msg)
+        return self._app._decorated(fn, **self._defaults)  # noqa: SLF001
+
+
+def checked_defaults(  # noqa: PLR0913
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    retry: Retry | None = None,
+    priority: int | None = None,
+    timeout: float | timedelta | None = None,
+    permanent: tuple[type[BaseException], ...] | type[BaseException] = (),
+    run_in: RunIn | None = None,
+    crash_cap: int | None = None,
+) -> dict[str, Any]:
+    """Check a kind's defaults; what is not given is left to the kind."""
+    given: dict[str, Any] = {"name": name, "run_in": run_in}
+    if queue is not None:
+        given["queue"] = text(queue, "queue")
+    if retry is not None:
+        if not isinstance(retry, Retry):
+            msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {retry!r}."
+            raise BadInput(msg)
+        given["retry"] = retry
+    if priority is not None:
+        given["priority"] = checked_priority(priority)
+    if timeout is not None:
+        given["timeout"] = duration(timeout, "timeout")
+    exceptions = (permanent,) if isinstance(permanent, type) else tuple(permanent)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in exceptions):
+        msg = f"permanent= takes exception classes, not {permanent!r}."
+        raise BadInput(msg)
+    if crash_cap is not None:
+        if isinstance(crash_cap, bool) or not isinstance(crash_cap, int) or crash_cap < 1:
+            msg = f"crash_cap is a whole number of 1 or more, not {crash_cap!r}."
+            raise BadInput(msg)
+        given["crash_cap"] = crash_cap
+    return {**given, "permanent": exceptions}

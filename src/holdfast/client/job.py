@@ -1,0 +1,179 @@
+"""A handle on a stored job: what was known when it was last read, and the calls that go back to the store."""
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from uuid import UUID
+
+from holdfast.client.asynchronous import asynchronous
+from holdfast.domain.job import Failure, JobRecord, Lease
+from holdfast.domain.moments import to_datetime
+
+if TYPE_CHECKING:
+    from holdfast.client.explain import Explanation
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Owner(Protocol):
+    """What a handle needs of the application it came from."""
+
+    def _await_result(self, id_: str, timeout: float | None) -> object: ...
+    def _record(self, id_: str) -> JobRecord: ...
+    def explain(self, id: UUID | str) -> "Explanation": ...  # noqa: A002
+    def _cancel(self, id_: str) -> JobRecord: ...
+    def _redrive(self, id_: str) -> JobRecord: ...
+
+
+class Job(Generic[R_co]):
+    """One job, as it was when last read; `refresh` reads it again."""
+
+    __slots__ = ("_owner", "_record", "duplicate")
+
+    def __init__(self, owner: Owner, record: JobRecord, *, duplicate: bool = False) -> None:
+        self._owner = owner
+        self._record = record
+        self.duplicate = duplicate
+
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return UUID(self._record.id)
+
+    @property
+    def state(self) -> str:
+        """The state it was in when last read."""
+        return self._record.state.value
+
+    @property
+    def record(self) -> JobRecord:
+        """Everything that is stored of it."""
+        return self._record
+
+    @property
+    def kind(self) -> str:
+        """Which handler runs it."""
+        return self._record.kind
+
+    @property
+    def queue(self) -> str:
+        """The queue it waits in."""
+        return self._record.queue
+
+    @property
+    def tenant(self) -> str:
+        """The tenant it belongs to; empty if it has none."""
+        return self._record.tenant
+
+    @property
+    def key(self) -> str | None:
+        """Its idempotency key."""
+        return self._record.key
+
+    @property
+    def priority(self) -> int:
+        """Its priority; higher runs first."""
+        return self._record.priority
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have been started in this generation."""
+        return self._record.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts it may have."""
+        return self._record.max_attempts
+
+    @property
+    def generation(self) -> int:
+        """How often it has been redriven, plus 1."""
+        return self._record.generation
+
+    @property
+    def version(self) -> int:
+        """How often its record has been written."""
+        return self._record.version
+
+    @property
+    def cause(self) -> str | None:
+        """Why it is dead: exhausted, rejected, crashed or expired."""
+        return self._record.cause
+
+    @property
+    def failure(self) -> Failure | None:
+        """Its last failure: code, message, retryable."""
+        return self._record.failure
+
+    @property
+    def lease(self) -> Lease | None:
+        """The worker's hold on it while it runs."""
+        return self._record.lease
+
+    @property
+    def payload(self) -> object:
+        """What it was asked to do, as plain JSON values."""
+        return cast("object", json.loads(self._record.payload))
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was enqueued."""
+        return to_datetime(self._record.created_at)
+
+    @property
+    def available_at(self) -> datetime:
+        """When it may run."""
+        return to_datetime(self._record.available_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it was first claimed."""
+        return None if self._record.started_at is None else to_datetime(self._record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it reached its terminal state."""
+        return None if self._record.finished_at is None else to_datetime(self._record.finished_at)
+
+    @property
+    def purge_at(self) -> datetime | None:
+        """When it will be removed."""
+        return None if self._record.purge_at is None else to_datetime(self._record.purge_at)
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to succeed and give its result; raises `JobDead`, `JobCancelled` or `ResultTimeout`."""
+        return cast("R_co", self._owner._await_result(self._record.id, timeout))  # noqa: SLF001
+
+    def refresh(self) -> "Job[R_co]":
+        """Read the job again, in place."""
+        self._record = self._owner._record(self._record.id)  # noqa: SLF001
+        return self
+
+    def cancel(self) -> "Job[R_co]":
+        """Cancel the job: at once while it waits, by asking its worker while it runs."""
+        self._record = self._owner._cancel(self._record.id)  # noqa: SLF001
+        return self
+
+    def redrive(self) -> "Job[R_co]":
+        """Run a dead job again as a new generation."""
+        self._record = self._owner._redrive(self._record.id)  # noqa: SLF001
+        return self
+
+    def explain(self) -> "Explanation":
+        """Say why the job is not running."""
+        return self._owner.explain(self._record.id)
+
+    aresult = asynchronous(result)
+    arefresh = asynchronous(refresh)
+    acancel = asynchronous(cancel)
+    aredrive = asynchronous(redrive)
+    aexplain = asynchronous(explain)
+
+    def __repr__(self) -> str:
+        return f"<Job {self._record.id} {self._record.kind} {self._record.state} attempt {self._record.attempt}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self._record.id)

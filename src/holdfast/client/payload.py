@@ -1,0 +1,145 @@
+"""Between a handler's parameters and a job's payload: validation by Pydantic when a job is enqueued and again when it runs.
+
+A handler with one Pydantic model as its only parameter stores that model's JSON as the payload; any other handler stores an object of its parameters
+by name. A parameter annotated `Context` (or called `ctx`, without annotation) is filled in by the worker and is no part of the payload.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeGuard
+
+import typing_extensions
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from holdfast.client.context import Context
+from holdfast.domain import codec
+from holdfast.domain.errors import BadInput, BadPayload
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Binder:
+    """The payload of one kind."""
+
+    def __init__(self, kind: str, fn: Callable[..., Any]) -> None:
+        self.kind = kind
+        self._fn = fn
+        self._signature = inspect.signature(fn)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind not in _NAMED:
+                msg = f"{kind}: a job's parameters need names; *args, **kwargs and positional-only ones cannot be stored."
+                raise BadInput(msg)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        hints = typing.get_type_hints(self._fn, include_extras=True)
+        return {name: hints.get(name, Any) for name in self._signature.parameters}
+
+    @cached_property
+    def context(self) -> str | None:
+        """The name of the parameter that wants the context."""
+        for name, hint in self._hints.items():
+            if hint is Context or (name == "ctx" and hint is Any):
+                return name
+        return None
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for name in self._signature.parameters if name != self.context)
+
+    @cached_property
+    def _model(self) -> type[BaseModel] | None:
+        only = self._hints[self._names[0]] if len(self._names) == 1 else None
+        return only if _is_model(only) else None
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        if self._model is not None:
+            return TypeAdapter(self._model)
+        fields = {
+            name: self._hints[name]
+            if self._signature.parameters[name].default is inspect.Parameter.empty
+            else typing_extensions.NotRequired[self._hints[name]]
+            for name in self._names
+        }
+        shape = typing_extensions.TypedDict(self.kind, fields)  # type: ignore[misc]
+        shape.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return TypeAdapter(shape)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
+        """Validate a call and give its payload."""
+        value = self._value(args, kwargs)
+        if self._model is not None and isinstance(value, BaseModel):
+            return self._encode_model(value, limit)
+        adapter = self._adapter
+        try:
+            valid = adapter.validator.validate_python(value)
+        except (ValidationError, RecursionError) as error:
+            raise self.rejected(error) from error
+        return self._dump(valid, limit)
+
+    def _encode_model(self, value: BaseModel, limit: int) -> str:
+        """Validate what is stored, not the object: a model may have been changed or built unchecked since it was validated."""
+        text = self._dump(value, limit)
+        try:
+            self._adapter.validator.validate_json(text)
+        except ValidationError as error:
+            raise self.rejected(error) from error
+        return text
+
+    def _dump(self, valid: Any, limit: int) -> str:  # noqa: ANN401
+        serializer = self._adapter.serializer
+        try:
+            codec.check(serializer.to_python(valid, warnings=False), self.kind)
+            text = serializer.to_json(valid, warnings=False)
+        except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+            raise codec.unserialisable(f"The payload of {self.kind}", error) from error
+        return codec.sized(text, f"The payload of {self.kind}", limit)
+
+    def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        names = self._names
+        if len(args) == len(names) and not kwargs:
+            return args[0] if self._model is not None else dict(zip(names, args, strict=True))
+        if self.context is not None:
+            kept = [p for name, p in self._signature.parameters.items() if name != self.context]
+            signature = self._signature.replace(parameters=kept)
+        else:
+            signature = self._signature
+        try:
+            bound = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            msg = f"{self.kind}: {error}; it takes ({', '.join(names)})."
+            raise BadPayload(msg) from error
+        return bound[names[0]] if self._model is not None else bound
+
+    def check(self, payload: str, limit: int) -> str:
+        """Validate a payload that comes as JSON text, and give it as it will be stored."""
+        codec.sized(payload.encode(errors="surrogatepass"), f"The payload of {self.kind}", limit)
+        try:
+            return self._dump(self._adapter.validator.validate_json(payload), limit)
+        except (ValidationError, RecursionError) as error:
+            raise self.rejected(error) from error
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Validate a stored payload and give the handler's keyword arguments."""
+        try:
+            value = self._adapter.validator.validate_json(payload)
+        except ValidationError as error:
+            raise self.rejected(error) from error
+        return value if self._model is None else {self._names[0]: value}
+
+    def rejected(self, error: Exception) -> BadPayload:
+        """Name the field that is wrong, without repeating its value: payloads may be private."""
+        if not isinstance(error, ValidationError):
+            return BadPayload(f"{self.kind}: the payload is nested too deep.")
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        parts = [f"field {'.'.join(map(str, p['loc'])) or '(payload)'!r}: {p['msg']}" for p in problems[:5]]
+        more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""  # noqa: PLR2004
+        return BadPayload(f"{self.kind}: {'; '.join(parts)}{more}.")
+
+
+def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:  # noqa: ANN401
+    return isinstance(hint, type) and issubclass(hint, BaseModel)

@@ -1,0 +1,149 @@
+"""The kinds an application knows: which handler runs them, how, and with what defaults.
+
+Handlers are found by name in this registry and nowhere else; a payload can never name code to import.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, TypeAdapter
+
+from holdfast.client.payload import Binder
+from holdfast.domain.errors import BadInput, UnknownKind
+from holdfast.domain.moments import Micros
+from holdfast.domain.retry import DEFAULT_RETRY, Retry
+
+RunIn = Literal["loop", "thread", "process"]
+LONGEST_NAME = 255
+
+
+class JobHandler:
+    """A handler as a class: name the payload's model, and handle it. Subclass it and `app.register` the class."""
+
+    @classmethod
+    def payload_model(cls) -> type[BaseModel]:
+        """Give the model that payloads of this kind are validated with."""
+        raise NotImplementedError
+
+    def handle(self, payload: Any) -> Any:  # noqa: ANN401
+        """Do the work; may be `async def`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of job: its handler and its defaults."""
+
+    name: str
+    fn: Callable[..., Any]
+    queue: str = "default"
+    retry: Retry = DEFAULT_RETRY
+    priority: int = 0
+    timeout: Micros | None = None
+    permanent: tuple[type[BaseException], ...] = ()
+    run_in: RunIn = "thread"
+    crash_cap: int = 3
+
+    @cached_property
+    def retry_spec(self) -> str:
+        """The retry policy as it is stored with each job."""
+        return self.retry.spec
+
+    @cached_property
+    def binder(self) -> Binder:
+        """The kind's payload."""
+        return Binder(self.name, self.fn)
+
+    @cached_property
+    def result(self) -> TypeAdapter[Any]:
+        """The type of the kind's result."""
+        hint = inspect.signature(self.fn).return_annotation
+        if isinstance(hint, str):
+            hint = inspect.get_annotations(self.fn, eval_str=True).get("return", Any)
+        return TypeAdapter(Any if hint in (inspect.Signature.empty, None) else hint)
+
+
+class Registry:
+    """All kinds of one application."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, kind: Kind) -> Kind:
+        """Register a kind; a name is given once."""
+        if kind.name in self._kinds and self._kinds[kind.name].fn is not kind.fn:
+            msg = f"The kind {kind.name!r} is registered already; give one of the two another name=."
+            raise BadInput(msg)
+        self._kinds[kind.name] = kind
+        return kind
+
+    def __getitem__(self, name: str) -> Kind:
+        kind = self._kinds.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self._kinds)) or "none yet"
+            msg = f"No handler is registered for the kind {name!r}; known kinds: {known}."
+            raise UnknownKind(msg)
+        return kind
+
+    def get(self, name: str) -> Kind | None:
+        """Find a kind, if it is registered."""
+        return self._kinds.get(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+
+def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **defaults: Any) -> Kind:  # noqa: ANN401
+    """Make a kind of a function: async ones run on the loop, others in a thread unless a process is asked for."""
+    is_async = inspect.iscoroutinefunction(fn)
+    if run_in not in (None, "loop", "thread", "process"):
+        msg = f"run_in is 'loop', 'thread' or 'process', not {run_in!r}."
+        raise BadInput(msg)
+    if is_async and run_in == "thread":
+        msg = f"{fn.__name__} is async; it runs on the loop or in a process, not in a thread."
+        raise BadInput(msg)
+    if not is_async and run_in == "loop":
+        msg = f"{fn.__name__} is not async; on the loop it would block every other job. Run it in a thread or a process."
+        raise BadInput(msg)
+    kind = Kind(text(name or fn.__name__, "kind"), fn, run_in=run_in or ("loop" if is_async else "thread"), **defaults)
+    kind.binder  # noqa: B018 - refuses parameters that cannot be stored
+    return kind
+
+
+def handler_function(name: str, handler: type[JobHandler]) -> Callable[..., Any]:
+    """Give a handler class the shape of a function."""
+    if not (isinstance(handler, type) and hasattr(handler, "payload_model") and hasattr(handler, "handle")):
+        msg = f"{name}: a handler class needs payload_model() and handle(payload)."
+        raise BadInput(msg)
+    model = handler.payload_model()
+
+    if inspect.iscoroutinefunction(handler.handle):
+
+        async def run_async(payload: Any) -> Any:  # noqa: ANN401
+            return await handler().handle(payload)
+
+        run: Callable[..., Any] = run_async
+    else:
+
+        def run_sync(payload: Any) -> Any:  # noqa: ANN401
+            return handler().handle(payload)
+
+        run = run_sync
+    run.__annotations__["payload"] = model
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+def text(value: str, what: str) -> str:
+    """Check a name: not empty, not long, and printable."""
+    if not isinstance(value, str) or not value or len(value) > LONGEST_NAME or not value.isprintable():
+        shown = repr(value)[:60]
+        msg = f"A {what} is 1 to {LONGEST_NAME} printable characters; {shown} is not."
+        raise BadInput(msg)
+    return value

@@ -1,0 +1,63 @@
+"""What can be tuned, with defaults that need no tuning."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.domain.codec import MAX_BYTES
+from holdfast.domain.errors import BadInput
+from holdfast.domain.job import Retention
+from holdfast.domain.moments import DAY, SECOND, Micros, duration
+
+HARD_LIMIT = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One application's settings. Durations are in microseconds; `settings(...)` takes seconds."""
+
+    lease: Micros = 15 * SECOND
+    """How long a claim holds without a heartbeat."""
+    heartbeat: Micros = 5 * SECOND
+    """How often a worker renews its leases."""
+    grace: Micros = 30 * SECOND
+    """How long a stopping worker lets running handlers finish."""
+    upkeep: Micros = 1 * SECOND
+    """How often the leading worker looks for lost leases and old jobs."""
+    unknown_kind_grace: Micros = 60 * SECOND
+    """How long a job whose kind nobody knows waits for a deployment before it is rejected."""
+    max_payload: int = MAX_BYTES
+    """The largest payload or result, in bytes of JSON."""
+    retention: Retention = field(default_factory=Retention)
+    """How long finished jobs are kept."""
+
+
+def settings(  # noqa: PLR0913
+    *,
+    lease: float | timedelta = 15,
+    heartbeat: float | timedelta | None = None,
+    grace: float | timedelta = 30,
+    upkeep: float | timedelta = 1,
+    unknown_kind_grace: float | timedelta = 60,
+    max_payload: int = MAX_BYTES,
+    retention: Retention | None = None,
+) -> Settings:
+    """Check settings given in seconds."""
+    held = duration(lease, "lease")
+    beat = held // 3 if heartbeat is None else duration(heartbeat, "heartbeat")
+    if not 0 < beat <= held // 2:
+        msg = "The heartbeat must be more often than twice per lease, or a healthy worker would lose its jobs."
+        raise BadInput(msg)
+    if not 1 <= max_payload <= HARD_LIMIT:
+        msg = f"max_payload is between 1 and {HARD_LIMIT:,} bytes, not {max_payload!r}."
+        raise BadInput(msg)
+    return Settings(
+        held, beat, duration(grace, "grace"), max(duration(upkeep, "upkeep"), SECOND // 100),
+        duration(unknown_kind_grace, "unknown_kind_grace"), max_payload, retention or Retention(),
+    )  # fmt: skip
+
+
+def retention(
+    *, succeeded: float | timedelta = 7 * DAY // SECOND, cancelled: float | timedelta = 7 * DAY // SECOND, dead: float | timedelta = 90 * DAY // SECOND
+) -> Retention:
+    """Say in seconds (or timedeltas) how long finished jobs are kept, by terminal state."""
+    return Retention(duration(succeeded, "succeeded"), duration(cancelled, "cancelled"), duration(dead, "dead"))

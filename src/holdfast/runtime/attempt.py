@@ -1,0 +1,41 @@
+"""One attempt in a worker's hands, from claim to settlement."""
+
+from enum import StrEnum
+
+from holdfast.client.registry import Kind
+from holdfast.domain.job import JobRecord
+
+
+class Stop(StrEnum):
+    """Why an attempt must stop before its handler is done."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    LOST = "lost"
+    """The lease is gone, or may be: nothing more may be written."""
+    RELEASE = "release"
+    """The worker is leaving and gives the job back."""
+
+
+class Attempt:
+    """A claimed job and what this worker knows about running it."""
+
+    __slots__ = ("begun", "job", "kind", "renewed", "runner", "settled", "stop", "stopped_at")
+
+    def __init__(self, job: JobRecord, kind: Kind | None, renewed: float) -> None:
+        self.job = job
+        self.kind = kind
+        self.renewed = renewed
+        """Monotonic time at which the last renewal that the store accepted was sent."""
+        self.begun = False
+        self.settled = False
+        """Set once an outcome has been handed in; whoever comes later hands in nothing."""
+        self.stop: Stop | None = None
+        self.stopped_at = 0.0
+        self.runner: object = None
+        """What runs the handler now: a thread's id, a task or a child process."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the handler has been asked to stop."""
+        return self.stop is not None

@@ -1,0 +1,120 @@
+"""The child process of a process lane: reads one job per line, runs its handler, writes one verdict per line.
+
+Run as `python -m holdfast.runtime.child FD`. It imports the module that defined the handler, as the parent did, and finds the kind in it by name.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple, Self
+
+from holdfast.client.function import JobFunction
+from holdfast.client.registry import Kind, Registry
+from holdfast.domain import codec, lifecycle
+from holdfast.domain.errors import BadPayload, Snooze
+from holdfast.domain.job import Failure, JobRecord, State
+from holdfast.domain.lifecycle import Move
+from holdfast.domain.moments import SECOND
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.executor import Executor, failure_of, trace
+
+
+class Verdict(NamedTuple):
+    """How a handler ended, in JSON's own terms."""
+
+    result: str | None = None
+    snooze: float | None = None
+    failure: tuple[str, str, bool] | None = None
+    traceback: str | None = None
+
+    @classmethod
+    def read(cls, line: bytes) -> Self:
+        """Read what a child wrote."""
+        return cls(*json.loads(line))
+
+    def settle(self, executor: Executor, attempt: Attempt) -> Move | None:
+        """Turn the verdict into the move that settles the attempt."""
+        if self.failure is not None:
+            return executor.fail(attempt, Failure(*self.failure), self.traceback)
+        if self.snooze is not None:
+            return lifecycle.snooze(attempt.job, round(self.snooze * SECOND))
+        return executor.complete(attempt, self.result)
+
+
+def judge(kind: Kind, job: JobRecord) -> Verdict:
+    """Run a handler to its end, whatever that is."""
+    attempt = Attempt(job, kind, 0.0)
+    try:
+        result = Executor.bind(attempt)()
+        if inspect.iscoroutine(result):
+            result = asyncio.run(_awaited(result))
+        return Verdict(None if result is None else codec.encode(result, "The result"))
+    except BadPayload as error:
+        return Verdict(failure=failure_of(error, kind))
+    except Snooze as error:
+        return Verdict(snooze=error.seconds)
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+        return Verdict(failure=failure_of(error, kind), traceback=trace(error))
+
+
+async def _awaited(coroutine: Any) -> Any:  # noqa: ANN401
+    return await coroutine
+
+
+def find_kind(module: ModuleType, name: str) -> Kind:
+    """Find a kind among a module's decorated functions and applications."""
+    for value in vars(module).values():
+        if isinstance(value, JobFunction) and value.kind.name == name:
+            return value.kind
+        registry = getattr(value, "registry", None)
+        if isinstance(registry, Registry) and name in registry:
+            return registry[name]
+    msg = f"{module.__name__} does not define the kind {name}"
+    raise LookupError(msg)
+
+
+def load(name: str, file: str | None) -> ModuleType:
+    """Import a module as the parent did: by name, or from its file if it was run as a script."""
+    if name in sys.modules and name != "__main__":
+        return sys.modules[name]
+    if name != "__main__" and importlib.util.find_spec(name) is not None:
+        return importlib.import_module(name)
+    alias = "holdfast_main" if name == "__main__" else name
+    if alias in sys.modules:
+        return sys.modules[alias]
+    spec = importlib.util.spec_from_file_location(alias, file) if file else None
+    if spec is None or spec.loader is None:
+        msg = f"the module {name} cannot be imported in a handler process"
+        raise ImportError(msg)
+    module = sys.modules[alias] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(line: socket.socket) -> None:
+    """Answer requests until the parent hangs up."""
+    stream = line.makefile("rwb")
+    sys.path[:] = json.loads(stream.readline())
+    for request in stream:
+        asked = json.loads(request)
+        job = JobRecord(*asked["job"])
+        job = job._replace(state=State(job.state))
+        try:
+            verdict = judge(find_kind(load(asked["module"], asked["file"]), asked["kind"]), job)
+        except BaseException as error:  # noqa: BLE001 - the module's own code may raise anything
+            verdict = Verdict(failure=Failure("handler_import", f"{type(error).__name__} while importing the handler", retryable=True))
+        stream.write(json.dumps(verdict).encode() + b"\n")
+        stream.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)

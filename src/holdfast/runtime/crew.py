@@ -1,0 +1,141 @@
+"""The crew: every lane that runs handlers, and what must be true before one begins."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Protocol
+
+from holdfast.client.settings import Settings
+from holdfast.domain import lifecycle
+from holdfast.domain.errors import StoreError
+from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.moments import SECOND
+from holdfast.port.clock import Clock
+from holdfast.port.store import Store
+from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.executor import Executor
+from holdfast.runtime.lanes import ThreadLanes
+from holdfast.runtime.loop import LoopLane
+from holdfast.runtime.processes import ProcessLanes
+
+Finish = Callable[[Attempt, Move | None], None]
+FENCE = 0.8
+"""The share of a lease after which a worker that could not renew it may not begin or go on."""
+
+
+class Lane(Protocol):
+    """Where handlers run."""
+
+    def put(self, attempts: list[Attempt]) -> None: ...
+    def waiting(self) -> int: ...
+    def take_back(self) -> list[Attempt]: ...
+    def interrupt(self, attempt: Attempt) -> None: ...
+    def replace(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Crew:
+    """Runs attempts and reports each outcome once, through `finish`."""
+
+    def __init__(  # noqa: PLR0913
+        self, *, store: Store, settings: Settings, executor: Executor, clock: Clock, concurrency: int, finish: Finish
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._executor = executor
+        self._clock = clock
+        self._finish = finish
+        self._suspects = threading.Lock()
+        self.on_begin: Callable[[Attempt], None] | None = None
+        """Told of each attempt whose kind has a timeout, as it begins."""
+        self._lanes: dict[str, Lane] = {
+            "thread": ThreadLanes(self._run, concurrency),
+            "loop": LoopLane(self._arun, concurrency),
+            "process": ProcessLanes(self._run_in_child, concurrency),
+        }
+
+    def put(self, mode: str, attempts: list[Attempt]) -> None:
+        """Hand attempts to a lane, in order."""
+        self._lanes[mode].put(attempts)
+
+    def waiting(self) -> int:
+        """Count the attempts that have not begun."""
+        return sum(lane.waiting() for lane in self._lanes.values())
+
+    def take_back(self) -> list[Attempt]:
+        """Take out the attempts that have not begun."""
+        return [attempt for lane in self._lanes.values() for attempt in lane.take_back()]
+
+    def stop(self, attempt: Attempt, reason: Stop) -> None:
+        """Ask the handler of an attempt to stop."""
+        if attempt.stop is None or reason is Stop.LOST:
+            attempt.stop = reason
+            attempt.stopped_at = self._clock.monotonic()
+        if attempt.kind is not None:
+            self._lanes[attempt.kind.run_in].interrupt(attempt)
+
+    def give_up(self, attempt: Attempt) -> None:
+        """Settle an attempt whose handler does not stop, and make up for the lane it blocks."""
+        if not attempt.settled and attempt.kind is not None:
+            self._finish(attempt, self._executor.stopped(attempt))
+            self._lanes[attempt.kind.run_in].replace()
+
+    def close(self) -> None:
+        """Let the lanes go."""
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _run(self, attempt: Attempt) -> None:
+        with self._suspects if attempt.job.crashes else nullcontext():
+            if self._may_begin(attempt) and self._start_on_record(attempt):
+                self._finish(attempt, self._executor.call(attempt))
+
+    async def _arun(self, attempt: Attempt) -> None:
+        if not self._may_begin(attempt):
+            return
+        if lifecycle.must_record_start(attempt.job):
+            if attempt.job.crashes:
+                await asyncio.to_thread(self._suspects.acquire)
+            try:
+                if await asyncio.to_thread(self._start_on_record, attempt):
+                    self._finish(attempt, await self._executor.acall(attempt))
+            finally:
+                if attempt.job.crashes:
+                    self._suspects.release()
+            return
+        attempt.begun = True
+        self._finish(attempt, await self._executor.acall(attempt))
+
+    def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
+        if self._may_begin(attempt) and self._start_on_record(attempt):
+            self._finish(attempt, call(self._executor))
+
+    def _may_begin(self, attempt: Attempt) -> bool:
+        """Fence: nothing begins once the lease may have ended, or after the attempt was told to stop."""
+        if attempt.settled:
+            return False
+        if attempt.stop is not None:
+            self._finish(attempt, self._executor.stopped(attempt))
+            return False
+        if self._clock.monotonic() > attempt.renewed + self._settings.lease * FENCE / SECOND:
+            self._finish(attempt, lifecycle.release(attempt.job))
+            return False
+        if self.on_begin is not None and attempt.kind is not None and attempt.kind.timeout is not None:
+            self.on_begin(attempt)
+        return True
+
+    def _start_on_record(self, attempt: Attempt) -> bool:
+        """Write the start of an attempt that needs it on record; false if it may not begin after all."""
+        if lifecycle.must_record_start(attempt.job):
+            try:
+                answer = self._store.commit([lifecycle.start(attempt.job)])[0]
+            except StoreError:
+                self._finish(attempt, lifecycle.release(attempt.job))
+                return False
+            if answer is not Answer.OK:
+                attempt.stop = Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST
+                self._finish(attempt, self._executor.stopped(attempt))
+                return False
+        attempt.begun = True
+        return True

@@ -1,0 +1,141 @@
+"""The heart: renews leases, enforces timeouts and fences the worker, on its own thread and its own connection.
+
+No handler can starve it short of holding the interpreter lock in C. If leases cannot be renewed, handlers are stopped while the lease still holds, so
+that no two workers run one job; the lease token protects the store in any case.
+"""
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable
+from itertools import count
+
+from holdfast.client.settings import Settings
+from holdfast.domain.errors import StoreError
+from holdfast.domain.lifecycle import Answer
+from holdfast.domain.moments import SECOND
+from holdfast.port.clock import Clock
+from holdfast.port.store import Beat, Store, WorkerRecord
+from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.crew import FENCE
+from holdfast.runtime.worker import Worker
+
+log = logging.getLogger("holdfast.heart")
+_STOP_GRACE = 2.0
+"""Seconds a handler has to stop after it was asked to, before its attempt is settled without it."""
+_RETRY = 1.0
+
+
+class Heart:
+    """Keeps one worker's leases, or makes it let go of them."""
+
+    def __init__(self, *, worker: Worker, store: Store, settings: Settings, clock: Clock, describe: Callable[[], WorkerRecord]) -> None:
+        self._worker = worker
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._describe = describe
+        self._deadlines: list[tuple[float, int, Attempt]] = []
+        self._order = count()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._next_beat = clock.monotonic()
+        self._thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
+        worker.crew.on_begin = self._watch
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Beat no more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def beat_now(self) -> None:
+        """Beat at once, to see a cancellation early."""
+        with self._changed:
+            self._next_beat = self._clock.monotonic()
+            self._changed.notify()
+
+    def _watch(self, attempt: Attempt) -> None:
+        assert attempt.kind is not None
+        deadline = self._clock.monotonic() + (attempt.kind.timeout or 0) / SECOND
+        with self._changed:
+            heapq.heappush(self._deadlines, (deadline, next(self._order), attempt))
+            if self._deadlines[0][2] is attempt:
+                self._changed.notify()
+
+    def _live(self) -> None:
+        while not self._stopped:
+            try:
+                self._enforce_timeouts()
+                self._give_up_on_stopped()
+                if self._clock.monotonic() >= self._next_beat:
+                    self._beat()
+                self._fence()
+            except Exception:
+                log.exception("the heart stumbled and goes on")
+            with self._changed:
+                if not self._stopped:
+                    self._changed.wait(self._pause())
+
+    def _pause(self) -> float:
+        now = self._clock.monotonic()
+        until = self._next_beat
+        if self._deadlines:
+            until = min(until, self._deadlines[0][0])
+        if any(attempt.stopping for attempt in list(self._worker.held.values())):
+            until = min(until, now + _STOP_GRACE / 4)
+        return max(0.0, until - now)
+
+    def _enforce_timeouts(self) -> None:
+        now = self._clock.monotonic()
+        while True:
+            with self._changed:
+                if not self._deadlines or self._deadlines[0][0] > now:
+                    return
+                _, _, attempt = heapq.heappop(self._deadlines)
+            if not attempt.settled:
+                self._worker.crew.stop(attempt, Stop.TIMEOUT)
+
+    def _give_up_on_stopped(self) -> None:
+        now = self._clock.monotonic()
+        for attempt in list(self._worker.held.values()):
+            if attempt.stopping and not attempt.settled and now > attempt.stopped_at + _STOP_GRACE:
+                self._worker.crew.give_up(attempt)
+
+    def _beat(self) -> None:
+        interval = self._settings.heartbeat / SECOND
+        sent = self._clock.monotonic()
+        old = [a for a in list(self._worker.held.values()) if not a.settled and sent - a.renewed > interval / 2]
+        beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun) for a in old]
+        try:
+            answers = self._store.heartbeat(beats, self._settings.lease) if beats else []
+            self._store.enlist(self._describe())
+        except StoreError as error:
+            log.warning("leases could not be renewed: %s", error)
+            self._next_beat = sent + min(_RETRY, interval)
+            return
+        self._next_beat = sent + interval
+        for attempt, answer in zip(old, answers, strict=True):
+            self._heed(attempt, answer, sent)
+
+    def _heed(self, attempt: Attempt, answer: Answer, sent: float) -> None:
+        if answer is Answer.OK:
+            attempt.renewed = sent
+        elif answer is Answer.CANCEL_REQUESTED:
+            attempt.renewed = sent
+            if attempt.stop is None:
+                self._worker.crew.stop(attempt, Stop.CANCEL)
+        elif not attempt.settled:
+            log.warning("job %s: the lease is lost (%s); its handler is stopped", attempt.job.id, answer)
+            self._worker.crew.stop(attempt, Stop.LOST)
+
+    def _fence(self) -> None:
+        limit = self._clock.monotonic() - self._settings.lease * FENCE / SECOND
+        for attempt in list(self._worker.held.values()):
+            if attempt.renewed < limit and not attempt.settled and attempt.stop is not Stop.LOST:
+                log.warning("job %s: the lease could not be renewed in time; its handler is stopped", attempt.job.id)
+                self._worker.crew.stop(attempt, Stop.LOST)

@@ -1,0 +1,177 @@
+"""A whole worker process: worker, heart, upkeep and wake-ups started together, and stopped in order.
+
+Stopping is two-stepped. Told once, it claims nothing more, gives back what has not begun and lets running handlers finish within the grace. Told twice (or
+when the grace is over), it stops handlers, releases their jobs and leaves. Either way it is gone within the grace plus a second, even if
+the store is not there to hand anything in to; leases then run out by themselves.
+"""
+
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from holdfast.client.registry import Registry
+from holdfast.client.settings import Settings
+from holdfast.domain.errors import StoreError
+from holdfast.domain.moments import SECOND
+from holdfast.port.clock import Clock
+from holdfast.port.store import Store, WorkerRecord
+from holdfast.runtime.attempt import Stop
+from holdfast.runtime.executor import Executor
+from holdfast.runtime.heart import Heart
+from holdfast.runtime.upkeep import Upkeep
+from holdfast.runtime.worker import Queues, Worker
+
+log = logging.getLogger("holdfast.service")
+_HAND_IN = 0.8
+"""Seconds kept for handing in the last outcomes, whatever the store does."""
+
+
+def worker_id() -> str:
+    """Make a name for this worker process that nobody else has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class Service:
+    """One worker process."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        open_store: Callable[[], Store],
+        registry: Registry,
+        settings: Settings,
+        clock: Clock,
+        queues: Queues | None,
+        concurrency: int,
+        id: str | None = None,  # noqa: A002 - the record's own word
+    ) -> None:
+        self.id = id or worker_id()
+        self._settings = settings
+        self._clock = clock
+        self._registry = registry
+        self._store = open_store()
+        self._side_store = open_store()
+        self._started_at = self._store.now()
+        self.worker = Worker(
+            id=self.id,
+            store=self._store,
+            registry=registry,
+            settings=settings,
+            executor=Executor(settings, random.random),
+            clock=clock,
+            lease_id=lambda: secrets.token_hex(8),
+            queues=queues,
+            concurrency=concurrency,
+        )
+        self._heart = Heart(worker=self.worker, store=self._side_store, settings=settings, clock=clock, describe=self._describe)
+        self._upkeep = Upkeep(self._side_store, settings, self.id)
+        self._stopping = 0
+        self._ended = threading.Event()
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work until stopped, or until idle if asked; then hand everything in."""
+        queues = None if self.worker.queues is None else list(self.worker.queues)
+        self._store.wait(queues, 0)
+        if until_idle:
+            self._upkeep.round()
+        self._heart.start()
+        self._upkeep.start()
+        threading.Thread(target=self._listen, args=(queues,), name="holdfast-listen", daemon=True).start()
+        try:
+            with self._signals():
+                self.worker.run(until_idle=until_idle)
+                self._leave()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """Ask once to drain, ask again to leave at once."""
+        self._stopping += 1
+        self.worker.drain()
+
+    def _listen(self, queues: list[str] | None) -> None:
+        while not self._ended.is_set():
+            try:
+                if self._store.wait(queues, 1.0):
+                    self.worker.nudge()
+            except (StoreError, OSError, ValueError):
+                self._ended.wait(1.0)
+
+    def _leave(self) -> None:
+        """Hand everything in, in bounded time: the last trips are made by a thread that may be left behind."""
+        grace = self._settings.grace / SECOND
+        leaving = threading.Thread(target=self._hand_in, args=(grace,), name="holdfast-leave", daemon=True)
+        leaving.start()
+        end = self._clock.monotonic() + grace + _HAND_IN
+        while leaving.is_alive() and self._clock.monotonic() < end:
+            leaving.join(0.1)
+            if self._stopping > 1:
+                end = min(end, self._clock.monotonic() + 2 * _HAND_IN)
+        if leaving.is_alive():
+            log.warning("left with %d job(s) not handed in; their leases run out by themselves", len(self.worker.held))
+
+    def _hand_in(self, grace: float) -> None:
+        worker = self.worker
+        worker.give_back()
+        end = self._clock.monotonic() + grace
+        while not worker.settle(0.05) and self._stopping < 2 and self._clock.monotonic() < end:  # noqa: PLR2004
+            pass
+        if not worker.held:
+            return
+        for attempt in list(worker.held.values()):
+            worker.crew.stop(attempt, Stop.RELEASE)
+        end = self._clock.monotonic() + _HAND_IN / 2
+        while not worker.settle(0.05) and self._clock.monotonic() < end:
+            pass
+        for attempt in list(worker.held.values()):
+            worker.crew.give_up(attempt)
+        worker.settle(0)
+
+    def _close(self) -> None:
+        self._ended.set()
+        self._upkeep.stop()
+        self._heart.stop()
+        self.worker.crew.close()
+        closing = threading.Thread(target=self._let_go, name="holdfast-close", daemon=True)
+        closing.start()
+        closing.join(_HAND_IN)
+
+    def _let_go(self) -> None:
+        try:
+            self._side_store.dismiss(self.id)
+            self._store.wake()
+        except StoreError as error:
+            log.warning("could not sign off: %s", error)
+
+    def _describe(self) -> WorkerRecord:
+        now = self._side_store.now()
+        queues = None if self.worker.queues is None else tuple(self.worker.queues)
+        running = sum(attempt.begun for attempt in list(self.worker.held.values()))
+        return WorkerRecord(
+            self.id, socket.gethostname(), os.getpid(), queues, tuple(sorted(self._registry)), self.worker.concurrency,
+            self._started_at, now, now + 3 * self._settings.heartbeat, running,
+        )  # fmt: skip
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop on SIGTERM and SIGINT, where this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            self.stop()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,222 @@
+"""The worker: goes back and forth to the store, handing in what is finished and taking what is next, in one transaction.
+
+The flow of one job is `_claim wish` → `_dispatch` → the crew runs it → `finish` → `_settle`. Settlements and claims travel in batches whose size follows the
+work (`pace`); nothing is held in a worker that the store does not know to be leased to it.
+"""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+from holdfast.client.registry import Registry
+from holdfast.client.settings import Settings
+from holdfast.domain import lifecycle
+from holdfast.domain.errors import StoreError
+from holdfast.domain.job import JobRecord
+from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.moments import SECOND, Micros
+from holdfast.port.clock import Clock
+from holdfast.port.store import Claim, Store
+from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.crew import Crew
+from holdfast.runtime.executor import Executor
+from holdfast.runtime.pace import Pace
+
+log = logging.getLogger("holdfast.worker")
+POLL = 0.5
+"""The longest a worker goes without looking for work, in seconds: the fallback for a wake-up that got lost."""
+SOON: Micros = 1 * SECOND
+"""A worker asked to stop when idle waits for what comes due this soon."""
+_LINGER = 0.002
+_MOST_LINGERS = 10
+_TROUBLE = 0.5
+
+Queues = Mapping[str, int | None]
+
+
+class Worker:
+    """One worker process's claims and settlements."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        id: str,  # noqa: A002 - the record's own word
+        store: Store,
+        registry: Registry,
+        settings: Settings,
+        executor: Executor,
+        clock: Clock,
+        lease_id: Callable[[], str],
+        queues: Queues | None,
+        concurrency: int,
+    ) -> None:
+        self.id = id
+        self.queues = queues
+        self.concurrency = concurrency
+        self.held: dict[str, Attempt] = {}
+        """Every claimed job that is not yet settled, by id."""
+        self.trouble: str | None = None
+        """What the store last complained about, while it does."""
+        self.crew = Crew(
+            store=store, settings=settings, executor=executor, clock=clock, concurrency=concurrency, finish=self.finish
+        )
+        self._store = store
+        self._registry = registry
+        self._settings = settings
+        self._executor = executor
+        self._clock = clock
+        self._lease_id = lease_id
+        self._capped = queues is not None and any(most is not None for most in queues.values())
+        modes = {registry[name].run_in for name in registry}
+        self._pace = Pace(concurrency, prefetch=len(modes) == 1 and modes != {"process"} and not self._capped)
+        self._finished: deque[tuple[Attempt, Move | None]] = deque()
+        self._nudge = threading.Event()
+        self._draining = False
+        self._busy_since = clock.monotonic()
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work until told to drain or, if asked, until nothing is left to do."""
+        while not self._draining:
+            self._linger()
+            if self._trip(claim=True) or self._draining:
+                continue
+            if until_idle and self._is_idle():
+                return
+            self._rest()
+
+    def drain(self) -> None:
+        """Claim nothing more. Safe to call from a signal handler."""
+        self._draining = True
+        self._nudge.set()
+
+    def nudge(self) -> None:
+        """Look for work now."""
+        self._nudge.set()
+
+    def finish(self, attempt: Attempt, move: Move | None) -> None:
+        """Hand in an attempt's outcome, once; called from every lane. No move means that nothing may be written."""
+        if attempt.settled:
+            return
+        attempt.settled = True
+        self._finished.append((attempt, move))
+        if not self._nudge.is_set() and (len(self._finished) == 1 or not self.crew.waiting()):
+            self._nudge.set()
+
+    def give_back(self) -> None:
+        """Release every claimed job that has not begun."""
+        for attempt in self.crew.take_back():
+            self.finish(attempt, lifecycle.release(attempt.job))
+
+    def settle(self, wait: float) -> bool:
+        """Hand in what is finished, after waiting this long for something to be; true once nothing is held any more."""
+        if self.held and not self._finished:
+            self._nudge.wait(wait)
+        self._nudge.clear()
+        self._trip(claim=False)
+        return not self.held
+
+    def _linger(self) -> None:
+        """Let more jobs finish before a trip, while there is enough in hand to keep every lane busy."""
+        for _ in range(_MOST_LINGERS):
+            if self._draining or not self._finished or not self.crew.waiting() or self._room():
+                return
+            self._nudge.clear()
+            self._nudge.wait(_LINGER)
+
+    def _room(self) -> int:
+        """How many jobs to ask for: none while more than half of what we would hold is still in hand."""
+        hold, held = self._pace.hold, len(self.held) - len(self._finished)
+        return 0 if held > max(hold // 2, self.concurrency - 1) else hold - held
+
+    def _trip(self, *, claim: bool) -> int:
+        """Hand in and, if there is room, take; give the number of jobs taken."""
+        batch = [self._finished.popleft() for _ in range(len(self._finished))]
+        moves = [move for _, move in batch if move is not None]
+        want = self._wish() if claim else None
+        sent = self._clock.monotonic()
+        claimed: list[JobRecord] = []
+        answers: list[Answer] = []
+        try:
+            if want is not None:
+                answers, claimed = self._store.exchange(moves, want)
+            elif moves:
+                answers = self._store.commit(moves)
+        except StoreError as error:
+            self._finished.extendleft(reversed(batch))
+            self._complain(error)
+            return 0
+        self.trouble = None
+        if batch:
+            self._pace.finished(len(batch), sent - self._busy_since)
+            self._settle(batch, answers)
+        self._busy_since = self._clock.monotonic()
+        if claimed:
+            self._dispatch(claimed, sent)
+        return len(claimed)
+
+    def _wish(self) -> Claim | None:
+        room = self._room()
+        if room <= 0:
+            return None
+        if self.queues is None:
+            return Claim(self.id, self._lease_id(), self._settings.lease, room)
+        taken = Counter(attempt.job.queue for attempt in self.held.values()) if self._capped else Counter()
+        queues = {name: room if most is None else min(room, most - taken[name]) for name, most in self.queues.items()}
+        return Claim(self.id, self._lease_id(), self._settings.lease, room, queues)
+
+    def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
+        lanes: dict[str, list[Attempt]] = {}
+        for job in claimed:
+            kind = self._registry.get(job.kind)
+            attempt = self.held[job.id] = Attempt(job, kind, sent)
+            if kind is None:
+                self.finish(attempt, self._executor.unknown_kind(job, self._store.now()))
+            else:
+                lanes.setdefault(kind.run_in, []).append(attempt)
+        for mode, attempts in lanes.items():
+            self.crew.put(mode, attempts)
+
+    def _settle(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
+        replies = iter(answers)
+        for attempt, move in batch:
+            answer = Answer.OK if move is None else next(replies)
+            if answer is Answer.CANCEL_REQUESTED:
+                self._finished.append((attempt, lifecycle.settle_cancel(attempt.job, self._settings.retention)))
+                continue
+            if self.held.get(attempt.job.id) is attempt:
+                del self.held[attempt.job.id]
+            if move is not None and answer is not Answer.OK:
+                log.warning("job %s: a late %s was refused (%s)", attempt.job.id, move.verb, answer)
+
+    def _rest(self) -> None:
+        """Wait for a reason to make another trip."""
+        if self.trouble:
+            self._nudge.clear()
+            self._nudge.wait(_TROUBLE)
+            return
+        if self._finished:
+            return
+        timeout = POLL
+        if self._room() and (due := self._next_due()) is not None:
+            timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
+        self._nudge.wait(timeout)
+        self._nudge.clear()
+
+    def _is_idle(self) -> bool:
+        if self.held or self._finished or self.trouble:
+            return False
+        due = self._next_due()
+        return due is None or due > self._store.now() + SOON
+
+    def _next_due(self) -> Micros | None:
+        try:
+            return self._store.next_due(None if self.queues is None else list(self.queues))
+        except StoreError as error:
+            self._complain(error)
+            return None
+
+    def _complain(self, error: StoreError) -> None:
+        if self.trouble != str(error):
+            log.error("%s Trying again.", error)
+        self.trouble = str(error)
