@@ -1,4 +1,6 @@
-"""`Holdfast`: the one object an application makes. It registers kinds, enqueues jobs, answers questions about them and runs workers."""
+"""`Holdfast`: the one object an application makes. It registers kinds, enqueues jobs, answers questions about them
+and runs workers.
+"""
 
 import os
 import random
@@ -40,9 +42,11 @@ _TRIES = 20
 
 
 class Holdfast:
-    """An application's jobs. `url` says where they are kept; without one, `HOLDFAST_URL` or a file `holdfast.db` in this folder."""
+    """An application's jobs. `url` says where they are kept; without one, `HOLDFAST_URL` or a file `holdfast.db` in
+    this folder.
+    """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         url: str | None = None,
         *,
@@ -73,31 +77,43 @@ class Holdfast:
         self._inserter: Inserter | None = None
         self._pid = 0
 
-    # Registering ----------------------------------------------------------------------------------------------------------
+    # Registering
+    # ----------------------------------------------------------------------------------------------------------
 
     @property
     def job(self) -> JobDecorator:
         """Decorate a function as a kind of job: `@app.job`, or `@app.job(queue=..., retry=..., timeout=...)`."""
         return JobDecorator(self, {})
 
-    def register(self, name: str, handler: type[JobHandler], **defaults: Any) -> JobFunction[..., Any]:  # noqa: ANN401
+    def register(self, name: str, handler: type[JobHandler], **defaults: Any) -> JobFunction[..., Any]:
         """Register a handler class under a kind; takes the same defaults as `@app.job`."""
         return self._decorated(handler_function(name, handler), **checked_defaults(name=name, **defaults))
 
-    def _decorated(self, fn: Callable[..., Any], *, name: str | None = None, run_in: Any = None, **defaults: Any) -> JobFunction[..., Any]:  # noqa: ANN401
+    def _decorated(
+        self, fn: Callable[..., Any], *, name: str | None = None, run_in: Any = None, **defaults: Any
+    ) -> JobFunction[..., Any]:
         kind = self.registry.add(kind_of(fn, name, run_in, **defaults))
         return JobFunction(self, kind, fn, Options())
 
-    # Enqueueing -----------------------------------------------------------------------------------------------------------
+    # Enqueueing
+    # -----------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:  # noqa: ANN401
+    def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
         """Store a job by its kind's name, with the payload as JSON text or as a mapping; options as in `using`."""
         return self._enqueue(self.prepare(kind, payload, **options))
 
-    def prepare(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Prepared:  # noqa: ANN401
+    async def aenqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
+        """Asynchronous twin of `enqueue`."""
+        return await self._aenqueue(self.prepare(kind, payload, **options))
+
+    def prepare(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Prepared:
         """Validate a job by its kind's name, to be enqueued later."""
         known = self.registry[kind]
-        raw = payload if isinstance(payload, str) else codec.encode(dict(payload), f"The payload of {kind}", self.max_payload)
+        raw = (
+            payload
+            if isinstance(payload, str)
+            else codec.encode(dict(payload), f"The payload of {kind}", self.max_payload)
+        )
         chosen = Options().having(**options)
         return Prepared(chosen.new_job(known, known.binder.check(raw, self.max_payload)), chosen.connection)
 
@@ -142,15 +158,17 @@ class Holdfast:
         return done
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
-        return [Job(self, job, duplicate=duplicate) for job, duplicate in inserted]
+        return [Job(self, one) for one in inserted]
 
-    # Asking ---------------------------------------------------------------------------------------------------------------
+    # Asking --------------------------------------------------------------------------------------------------------------
+    #     # Asking
+    # ---------------------------------------------------------------------------------------------------------------
 
     def get(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
         """Read one job; raises `JobNotFound`."""
         return Job(self, self._record(job_id(id)))
 
-    def find(  # noqa: PLR0913
+    def find(
         self,
         *,
         state: str | None = None,
@@ -166,7 +184,9 @@ class Holdfast:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
             msg = f"limit is a whole number from 1 to {LARGEST_PAGE}, not {limit!r}."
             raise BadInput(msg)
-        query = Query(_state(state), kind, queue, tenant, error_code, key, None if before is None else job_id(before), limit)
+        query = Query(
+            _state(state), kind, queue, tenant, error_code, key, None if before is None else job_id(before), limit
+        )
         return [Job(self, record) for record in self.store.find(query)]
 
     def counts(self) -> Counts:
@@ -187,14 +207,16 @@ class Holdfast:
         """Give the eight-field message that stands for the job's next delivery."""
         return dialects.envelope(self._record(job_id(id)))
 
-    # Operating ------------------------------------------------------------------------------------------------------------
+    # Operating -----------------------------------------------------------------------------------------------------------
+    #     # Operating
+    # ------------------------------------------------------------------------------------------------------------
 
     def cancel(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
         """Cancel a job: at once while it waits, by asking its worker while it runs; a finished job stays as it is."""
         return Job(self, self._cancel(job_id(id)))
 
     @overload
-    def redrive(self, id: UUID | str) -> Job[Any]: ...  # noqa: A002
+    def redrive(self, id: UUID | str) -> Job[Any]: ...
     @overload
     def redrive(
         self,
@@ -241,7 +263,9 @@ class Holdfast:
         """Name the paused queues."""
         return self.store.paused()
 
-    # Working --------------------------------------------------------------------------------------------------------------
+    # Working -------------------------------------------------------------------------------------------------------------
+    #     # Working
+    # --------------------------------------------------------------------------------------------------------------
 
     def service(
         self,
@@ -274,7 +298,8 @@ class Holdfast:
     ) -> None:
         """Work until SIGTERM or SIGINT; or, `until_idle`, until nothing is running or comes due within a second.
 
-        `queues` names the queues to serve (all, if not given), or maps each to the most jobs of it that may run here at once.
+        `queues` names the queues to serve (all, if not given), or maps each to the most jobs of it that may run here
+        at once.
         """
         self.service(queues=queues, concurrency=concurrency).run(until_idle=until_idle)
 
@@ -290,7 +315,9 @@ class Holdfast:
             lease_id=lambda: secrets.token_hex(8),
         )
 
-    # The store ------------------------------------------------------------------------------------------------------------
+    # The store -----------------------------------------------------------------------------------------------------------
+    #     # The store
+    # ------------------------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> Store:
@@ -317,7 +344,9 @@ class Holdfast:
             store = self.store
             with self._lock:
                 self._pid = os.getpid()
-                self._inserter = Inserter(store, Ids(lambda: self._clock.now() // 1000, random.SystemRandom().getrandbits))
+                self._inserter = Inserter(
+                    store, Ids(lambda: self._clock.now() // 1000, random.SystemRandom().getrandbits)
+                )
         return self._inserter
 
     def _record(self, id_: str) -> JobRecord:
@@ -356,7 +385,9 @@ class Holdfast:
         return self._decide(id_, lifecycle.redrive, done=frozenset(State) - TERMINAL)
 
     def _decide(self, id_: str, verb: Callable[[JobRecord], Move], *, done: frozenset[State]) -> JobRecord:
-        """Decide on what is stored and write it, again if somebody else wrote in between; a job already `done` stays as it is."""
+        """Decide on what is stored and write it, again if somebody else wrote in between; a job already `done` stays
+        as it is.
+        """
         for _ in range(_TRIES):
             record = self._record(id_)
             if record.state in done or (record.cancel_requested and record.state is State.RUNNING):
@@ -366,7 +397,6 @@ class Holdfast:
         msg = f"Job {id_} kept changing while it was being changed; try again."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
 
-    aenqueue = asynchronous(enqueue)
     aget = asynchronous(get)
     afind = asynchronous(find)
     acounts = asynchronous(counts)

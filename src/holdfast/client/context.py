@@ -83,7 +83,9 @@ class Context:
 
     @property
     def effect_key(self) -> str:
-        """A key that stays the same on every retry of this job: hand it to the outside world to make an effect happen once."""
+        """A key that stays the same on every retry of this job: hand it to the outside world to make an effect happen
+        once.
+        """
         return f"{self._job.id}:{self._job.generation}"
 
     @property

@@ -23,7 +23,7 @@ Async = Coroutine[Any, Any, R]
 class Registrar(Protocol):
     """What the decorator needs of its application."""
 
-    def _decorated(self, fn: Callable[..., Any], **defaults: Any) -> JobFunction[..., Any]: ...  # noqa: ANN401
+    def _decorated(self, fn: Callable[..., Any], **defaults: Any) -> JobFunction[..., Any]: ...
 
 
 class JobDecorator:
@@ -34,25 +34,25 @@ class JobDecorator:
         self._defaults = defaults
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Async[R]], /) -> JobFunction[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context, P], Async[R]], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, Context], Async[R]], /) -> JobFunction[[A], R]: ...
+    def __call__(self, fn: Callable[[A, Context], Async[R]], /) -> JobFunction[[A], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, B, Context], Async[R]], /) -> JobFunction[[A, B], R]: ...
+    def __call__(self, fn: Callable[[A, B, Context], Async[R]], /) -> JobFunction[[A, B], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, B, C, Context], Async[R]], /) -> JobFunction[[A, B, C], R]: ...
+    def __call__(self, fn: Callable[[A, B, C, Context], Async[R]], /) -> JobFunction[[A, B, C], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...
+    def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> JobFunction[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, Context], R], /) -> JobFunction[[A], R]: ...
+    def __call__(self, fn: Callable[[A, Context], R], /) -> JobFunction[[A], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, B, Context], R], /) -> JobFunction[[A, B], R]: ...
+    def __call__(self, fn: Callable[[A, B, Context], R], /) -> JobFunction[[A, B], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[[A, B, C, Context], R], /) -> JobFunction[[A, B, C], R]: ...
+    def __call__(self, fn: Callable[[A, B, C, Context], R], /) -> JobFunction[[A, B, C], R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> JobFunction[P, R]: ...
+    def __call__(self, fn: Callable[P, R], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(
         self,
@@ -76,7 +76,7 @@ class JobDecorator:
         return self._app._decorated(fn, **self._defaults)  # noqa: SLF001
 
 
-def checked_defaults(  # noqa: PLR0913
+def checked_defaults(
     *,
     name: str | None = None,
     queue: str | None = None,

@@ -1,4 +1,6 @@
-"""A decorated handler: still callable as the function it was, and able to enqueue itself with the function's own parameters."""
+"""A decorated handler: still callable as the function it was, and able to enqueue itself with the function's own
+parameters.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -50,7 +52,7 @@ class JobFunction(Generic[P, R]):
         """The function that was decorated."""
         return self._fn
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the function's own, context included
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -70,7 +72,7 @@ class JobFunction(Generic[P, R]):
         """Asynchronous twin of `enqueue`."""
         return await self._app._aenqueue(self.prepare(*args, **kwargs))  # noqa: SLF001
 
-    def using(  # noqa: PLR0913
+    def using(
         self,
         *,
         queue: str | None = None,
@@ -84,11 +86,12 @@ class JobFunction(Generic[P, R]):
         trace_id: str | None = None,
         trigger: str | None = None,
         expires_after: float | timedelta | None = None,
-        connection: Any = None,  # noqa: ANN401 - any of several drivers
+        connection: Any = None,
     ) -> "JobFunction[P, R]":
         """Choose options for the jobs enqueued through the copy this gives.
 
-        `run_after` is a delay (or an instant); `key` makes the job unique per tenant until it is purged or `key_ttl` is over; `expires_after` lets it die
+        `run_after` is a delay (or an instant); `key` makes the job unique per tenant until it is purged or `key_ttl`
+        is over; `expires_after` lets it die
         if it has not started by then; `connection` enqueues inside the caller's own transaction.
         """
         options = self._options.having(

@@ -1,6 +1,7 @@
 """Group commit for enqueues: callers that come while a commit is under way share the next one.
 
-A caller that finds nobody writing writes at once, in its own thread, with no hand-over; so a lone enqueue costs what the store costs. Each caller's jobs
+A caller that finds nobody writing writes at once, in its own thread, with no hand-over; so a lone enqueue costs what
+the store costs. Each caller's jobs
 form one group, stored whole or not at all, and a conflict in one group never touches another.
 """
 
@@ -8,15 +9,50 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 
-from holdfast.domain.errors import KeyConflict
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.port.store import Inserted, InsertGroup, Store
 
 _MOST_GROUPS = 500
-Answer = Future[list[Inserted]]
+
+
+class Ticket:
+    """One caller's place in a shared commit."""
+
+    __slots__ = ("_future", "_held", "group", "outcome")
+
+    def __init__(self, group: InsertGroup) -> None:
+        self.group = group
+        self.outcome: list[Inserted] | BaseException | None = None
+        self._held: threading.Lock | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def settle(self, outcome: list[Inserted] | BaseException) -> None:
+        """Give the caller its answer."""
+        self.outcome = outcome
+        if self._held is not None:
+            self._held.release()
+        elif self._future is not None:
+            self._future.get_loop().call_soon_threadsafe(_resolve, self._future)
+
+    def block(self) -> threading.Lock:
+        """Prepare to block a thread on this ticket."""
+        self._held = threading.Lock()
+        self._held.acquire()
+        return self._held
+
+    def suspend(self) -> "asyncio.Future[None]":
+        """Prepare to suspend a task on this ticket."""
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+    def answer(self) -> list[Inserted]:
+        """Give the answer, or raise it."""
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
 
 
 class Inserter:
@@ -25,72 +61,66 @@ class Inserter:
     def __init__(self, store: Store, ids: Ids) -> None:
         self._store = store
         self._ids = ids
-        self._id_lock = threading.Lock()
-        self._turn = threading.Lock()
-        self._pending: deque[tuple[InsertGroup, Answer]] = deque()
-        self._idle_carrier = threading.Semaphore(0)
-        self._carrier: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._writing = False
+        self._pending: deque[Ticket] = deque()
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together, sharing the commit with whoever else is waiting."""
-        answer: Answer = Future()
-        self._pending.append((self.group(jobs), answer))
-        while not answer.done():
-            if self._turn.acquire(blocking=False):
-                self._carry()
-            elif self._turn.acquire(timeout=1):
-                self._carry(unless=answer)
-        return answer.result()
+        ticket = Ticket(self.group(jobs))
+        with self._lock:
+            leads = not self._writing
+            self._writing = True
+            if not leads:
+                blocked = ticket.block()
+                self._pending.append(ticket)
+        if leads:
+            self._lead([ticket])
+        else:
+            blocked.acquire()
+        return ticket.answer()
 
     async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together without blocking the event loop."""
-        answer: Answer = Future()
-        self._pending.append((self.group(jobs), answer))
-        self._start_carrier()
-        self._idle_carrier.release()
-        return await asyncio.wrap_future(answer)
+        ticket = Ticket(self.group(jobs))
+        future = ticket.suspend()
+        with self._lock:
+            leads = not self._writing
+            self._writing = True
+            self._pending.append(ticket)
+        if leads:
+            asyncio.get_running_loop().run_in_executor(None, self._lead, [])
+        await future
+        return ticket.answer()
 
     def group(self, jobs: Sequence[NewJob]) -> InsertGroup:
         """Give each job its id."""
-        with self._id_lock:
+        with self._lock:
             ids = self._ids.take(len(jobs))
         return list(zip(ids, jobs, strict=True))
 
-    def _carry(self, unless: Answer | None = None) -> None:
-        """Write what is pending; the turn is held on entry and given up on exit."""
-        batch: list[tuple[InsertGroup, Answer]] = []
-        try:
-            if unless is not None and unless.done():
-                return
-            while self._pending and len(batch) < _MOST_GROUPS:
-                batch.append(self._pending.popleft())
+    def _lead(self, batch: list[Ticket]) -> None:
+        """Write this batch, then all that came meanwhile, until nothing is pending."""
+        while True:
             if batch:
-                self._settle(batch)
-        finally:
-            self._turn.release()
+                self._write(batch)
+            with self._lock:
+                if not self._pending:
+                    self._writing = False
+                    return
+                batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
 
-    def _settle(self, batch: list[tuple[InsertGroup, Answer]]) -> None:
+    def _write(self, batch: list[Ticket]) -> None:
         try:
-            outcomes = self._store.insert([group for group, _ in batch])
+            outcomes = self._store.insert([ticket.group for ticket in batch])
         except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
-            for _, answer in batch:
-                answer.set_exception(error)
+            for ticket in batch:
+                ticket.settle(error)
             return
-        for (_, answer), outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, KeyConflict):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
+        for ticket, outcome in zip(batch, outcomes, strict=True):
+            ticket.settle(outcome)
 
-    def _start_carrier(self) -> None:
-        with self._id_lock:
-            if self._carrier is None or not self._carrier.is_alive():
-                self._carrier = threading.Thread(target=self._carry_for_loops, name="holdfast-inserter", daemon=True)
-                self._carrier.start()
 
-    def _carry_for_loops(self) -> None:
-        while self._idle_carrier.acquire():
-            if self._pending:
-                with_turn = self._turn.acquire()
-                if with_turn:
-                    self._carry()
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -8,6 +8,7 @@ from uuid import UUID
 from holdfast.client.asynchronous import asynchronous
 from holdfast.domain.job import Failure, JobRecord, Lease
 from holdfast.domain.moments import to_datetime
+from holdfast.port.store import Inserted
 
 if TYPE_CHECKING:
     from holdfast.client.explain import Explanation
@@ -28,140 +29,142 @@ class Owner(Protocol):
 class Job(Generic[R_co]):
     """One job, as it was when last read; `refresh` reads it again."""
 
-    __slots__ = ("_owner", "_record", "duplicate")
+    __slots__ = ("_known", "_owner", "duplicate")
 
-    def __init__(self, owner: Owner, record: JobRecord, *, duplicate: bool = False) -> None:
+    def __init__(self, owner: Owner, known: JobRecord | Inserted) -> None:
         self._owner = owner
-        self._record = record
-        self.duplicate = duplicate
+        self._known = known
+        self.duplicate = isinstance(known, Inserted) and known.duplicate
 
     @property
     def id(self) -> UUID:
         """The job's id."""
-        return UUID(self._record.id)
+        return UUID(self._known.id)
 
     @property
     def state(self) -> str:
         """The state it was in when last read."""
-        return self._record.state.value
+        return self.record.state.value
 
     @property
     def record(self) -> JobRecord:
         """Everything that is stored of it."""
-        return self._record
+        if isinstance(self._known, Inserted):
+            self._known = self._known.job
+        return self._known
 
     @property
     def kind(self) -> str:
         """Which handler runs it."""
-        return self._record.kind
+        return self.record.kind
 
     @property
     def queue(self) -> str:
         """The queue it waits in."""
-        return self._record.queue
+        return self.record.queue
 
     @property
     def tenant(self) -> str:
         """The tenant it belongs to; empty if it has none."""
-        return self._record.tenant
+        return self.record.tenant
 
     @property
     def key(self) -> str | None:
         """Its idempotency key."""
-        return self._record.key
+        return self.record.key
 
     @property
     def priority(self) -> int:
         """Its priority; higher runs first."""
-        return self._record.priority
+        return self.record.priority
 
     @property
     def attempt(self) -> int:
         """How many attempts have been started in this generation."""
-        return self._record.attempt
+        return self.record.attempt
 
     @property
     def max_attempts(self) -> int:
         """How many attempts it may have."""
-        return self._record.max_attempts
+        return self.record.max_attempts
 
     @property
     def generation(self) -> int:
         """How often it has been redriven, plus 1."""
-        return self._record.generation
+        return self.record.generation
 
     @property
     def version(self) -> int:
         """How often its record has been written."""
-        return self._record.version
+        return self.record.version
 
     @property
     def cause(self) -> str | None:
         """Why it is dead: exhausted, rejected, crashed or expired."""
-        return self._record.cause
+        return self.record.cause
 
     @property
     def failure(self) -> Failure | None:
         """Its last failure: code, message, retryable."""
-        return self._record.failure
+        return self.record.failure
 
     @property
     def lease(self) -> Lease | None:
         """The worker's hold on it while it runs."""
-        return self._record.lease
+        return self.record.lease
 
     @property
     def payload(self) -> object:
         """What it was asked to do, as plain JSON values."""
-        return cast("object", json.loads(self._record.payload))
+        return cast("object", json.loads(self.record.payload))
 
     @property
     def created_at(self) -> datetime:
         """When it was enqueued."""
-        return to_datetime(self._record.created_at)
+        return to_datetime(self.record.created_at)
 
     @property
     def available_at(self) -> datetime:
         """When it may run."""
-        return to_datetime(self._record.available_at)
+        return to_datetime(self.record.available_at)
 
     @property
     def started_at(self) -> datetime | None:
         """When it was first claimed."""
-        return None if self._record.started_at is None else to_datetime(self._record.started_at)
+        return None if self.record.started_at is None else to_datetime(self.record.started_at)
 
     @property
     def finished_at(self) -> datetime | None:
         """When it reached its terminal state."""
-        return None if self._record.finished_at is None else to_datetime(self._record.finished_at)
+        return None if self.record.finished_at is None else to_datetime(self.record.finished_at)
 
     @property
     def purge_at(self) -> datetime | None:
         """When it will be removed."""
-        return None if self._record.purge_at is None else to_datetime(self._record.purge_at)
+        return None if self.record.purge_at is None else to_datetime(self.record.purge_at)
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to succeed and give its result; raises `JobDead`, `JobCancelled` or `ResultTimeout`."""
-        return cast("R_co", self._owner._await_result(self._record.id, timeout))  # noqa: SLF001
+        return cast("R_co", self._owner._await_result(self.record.id, timeout))  # noqa: SLF001
 
     def refresh(self) -> "Job[R_co]":
         """Read the job again, in place."""
-        self._record = self._owner._record(self._record.id)  # noqa: SLF001
+        self._known = self._owner._record(self.record.id)  # noqa: SLF001
         return self
 
     def cancel(self) -> "Job[R_co]":
         """Cancel the job: at once while it waits, by asking its worker while it runs."""
-        self._record = self._owner._cancel(self._record.id)  # noqa: SLF001
+        self._known = self._owner._cancel(self.record.id)  # noqa: SLF001
         return self
 
     def redrive(self) -> "Job[R_co]":
         """Run a dead job again as a new generation."""
-        self._record = self._owner._redrive(self._record.id)  # noqa: SLF001
+        self._known = self._owner._redrive(self.record.id)  # noqa: SLF001
         return self
 
     def explain(self) -> "Explanation":
         """Say why the job is not running."""
-        return self._owner.explain(self._record.id)
+        return self._owner.explain(self.record.id)
 
     aresult = asynchronous(result)
     arefresh = asynchronous(refresh)
@@ -170,10 +173,10 @@ class Job(Generic[R_co]):
     aexplain = asynchronous(explain)
 
     def __repr__(self) -> str:
-        return f"<Job {self._record.id} {self._record.kind} {self._record.state} attempt {self._record.attempt}>"
+        return f"<Job {self.record.id} {self.record.kind} {self.record.state} attempt {self.record.attempt}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.id == self.id
 
     def __hash__(self) -> int:
-        return hash(self._record.id)
+        return hash(self.record.id)

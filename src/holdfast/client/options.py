@@ -29,7 +29,7 @@ class Options:
     expires_after: Micros | None = None
     connection: Any = None
 
-    def having(self, **choices: Any) -> Self:  # noqa: ANN401
+    def having(self, **choices: Any) -> Self:
         """Add choices, checked, to these; `None` means not chosen."""
         chosen = {name: value for name, value in choices.items() if value is not None}
         return replace(self, **dict(_checked(name, value) for name, value in chosen.items()))
@@ -56,7 +56,7 @@ class Options:
         )
 
 
-def _checked(name: str, value: Any) -> tuple[str, Any]:  # noqa: ANN401, C901
+def _checked(name: str, value: Any) -> tuple[str, Any]:
     match name:
         case "queue" | "tenant" | "key" | "user" | "trace_id":
             return name, value if name == "tenant" and value == "" else text(value, name)

@@ -1,7 +1,10 @@
-"""Between a handler's parameters and a job's payload: validation by Pydantic when a job is enqueued and again when it runs.
+"""Between a handler's parameters and a job's payload: validation by Pydantic when a job is enqueued and again when it
+runs.
 
-A handler with one Pydantic model as its only parameter stores that model's JSON as the payload; any other handler stores an object of its parameters
-by name. A parameter annotated `Context` (or called `ctx`, without annotation) is filled in by the worker and is no part of the payload.
+A handler with one Pydantic model as its only parameter stores that model's JSON as the payload; any other handler
+stores an object of its parameters
+by name. A parameter annotated `Context` (or called `ctx`, without annotation) is filled in by the worker and is no
+part of the payload.
 """
 
 import inspect
@@ -30,7 +33,9 @@ class Binder:
         self._signature = inspect.signature(fn)
         for parameter in self._signature.parameters.values():
             if parameter.kind not in _NAMED:
-                msg = f"{kind}: a job's parameters need names; *args, **kwargs and positional-only ones cannot be stored."
+                msg = (
+                    f"{kind}: a job's parameters need names; *args, **kwargs and positional-only ones cannot be stored."
+                )
                 raise BadInput(msg)
 
     @cached_property
@@ -82,7 +87,9 @@ class Binder:
         return self._dump(valid, limit)
 
     def _encode_model(self, value: BaseModel, limit: int) -> str:
-        """Validate what is stored, not the object: a model may have been changed or built unchecked since it was validated."""
+        """Validate what is stored, not the object: a model may have been changed or built unchecked since it was
+        validated.
+        """
         text = self._dump(value, limit)
         try:
             self._adapter.validator.validate_json(text)
@@ -90,7 +97,7 @@ class Binder:
             raise self.rejected(error) from error
         return text
 
-    def _dump(self, valid: Any, limit: int) -> str:  # noqa: ANN401
+    def _dump(self, valid: Any, limit: int) -> str:
         serializer = self._adapter.serializer
         try:
             codec.check(serializer.to_python(valid, warnings=False), self.kind)
@@ -99,7 +106,7 @@ class Binder:
             raise codec.unserialisable(f"The payload of {self.kind}", error) from error
         return codec.sized(text, f"The payload of {self.kind}", limit)
 
-    def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         names = self._names
         if len(args) == len(names) and not kwargs:
             return args[0] if self._model is not None else dict(zip(names, args, strict=True))
@@ -141,5 +148,5 @@ class Binder:
         return BadPayload(f"{self.kind}: {'; '.join(parts)}{more}.")
 
 
-def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:  # noqa: ANN401
+def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(hint, type) and issubclass(hint, BaseModel)

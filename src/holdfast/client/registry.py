@@ -28,7 +28,7 @@ class JobHandler:
         """Give the model that payloads of this kind are validated with."""
         raise NotImplementedError
 
-    def handle(self, payload: Any) -> Any:  # noqa: ANN401
+    def handle(self, payload: Any) -> Any:
         """Do the work; may be `async def`."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class Registry:
         return len(self._kinds)
 
 
-def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **defaults: Any) -> Kind:  # noqa: ANN401
+def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **defaults: Any) -> Kind:
     """Make a kind of a function: async ones run on the loop, others in a thread unless a process is asked for."""
     is_async = inspect.iscoroutinefunction(fn)
     if run_in not in (None, "loop", "thread", "process"):
@@ -109,7 +109,9 @@ def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **de
         msg = f"{fn.__name__} is async; it runs on the loop or in a process, not in a thread."
         raise BadInput(msg)
     if not is_async and run_in == "loop":
-        msg = f"{fn.__name__} is not async; on the loop it would block every other job. Run it in a thread or a process."
+        msg = (
+            f"{fn.__name__} is not async; on the loop it would block every other job. Run it in a thread or a process."
+        )
         raise BadInput(msg)
     kind = Kind(text(name or fn.__name__, "kind"), fn, run_in=run_in or ("loop" if is_async else "thread"), **defaults)
     kind.binder  # noqa: B018 - refuses parameters that cannot be stored
@@ -125,13 +127,13 @@ def handler_function(name: str, handler: type[JobHandler]) -> Callable[..., Any]
 
     if inspect.iscoroutinefunction(handler.handle):
 
-        async def run_async(payload: Any) -> Any:  # noqa: ANN401
+        async def run_async(payload: Any) -> Any:
             return await handler().handle(payload)
 
         run: Callable[..., Any] = run_async
     else:
 
-        def run_sync(payload: Any) -> Any:  # noqa: ANN401
+        def run_sync(payload: Any) -> Any:
             return handler().handle(payload)
 
         run = run_sync

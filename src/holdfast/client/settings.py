@@ -31,7 +31,7 @@ class Settings:
     """How long finished jobs are kept."""
 
 
-def settings(  # noqa: PLR0913
+def settings(
     *,
     lease: float | timedelta = 15,
     heartbeat: float | timedelta | None = None,
@@ -57,7 +57,10 @@ def settings(  # noqa: PLR0913
 
 
 def retention(
-    *, succeeded: float | timedelta = 7 * DAY // SECOND, cancelled: float | timedelta = 7 * DAY // SECOND, dead: float | timedelta = 90 * DAY // SECOND
+    *,
+    succeeded: float | timedelta = 7 * DAY // SECOND,
+    cancelled: float | timedelta = 7 * DAY // SECOND,
+    dead: float | timedelta = 90 * DAY // SECOND,
 ) -> Retention:
     """Say in seconds (or timedeltas) how long finished jobs are kept, by terminal state."""
     return Retention(duration(succeeded, "succeeded"), duration(cancelled, "cancelled"), duration(dead, "dead"))

@@ -1,6 +1,7 @@
 """JSON in and out, with limits that are the same on every store.
 
-A payload that passes here can be kept by every engine: no NaN or infinity, no NUL, no lone surrogate, integers of 64 bits, bounded depth, keys
+A payload that passes here can be kept by every engine: no NaN or infinity, no NUL, no lone surrogate, integers of 64
+bits, bounded depth, keys
 and size. Nothing else is ever used to serialise a job.
 """
 
@@ -19,7 +20,7 @@ MIN_INT = -(2**63)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def check(value: Any, where: str, depth: int = 0) -> None:  # noqa: ANN401, C901, PLR0912
+def check(value: Any, where: str, depth: int = 0) -> None:  # noqa: C901, PLR0912
     """Refuse what some store could not keep; `where` names the place in the error."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
@@ -51,7 +52,7 @@ def check(value: Any, where: str, depth: int = 0) -> None:  # noqa: ANN401, C901
             check(item, f"{where}[{index}]" if type(item) not in _SCALARS else where, depth + 1)
 
 
-def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:  # noqa: ANN401
+def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:
     """Turn any value that Pydantic can serialise into JSON text."""
     try:
         plain = to_jsonable_python(value, inf_nan_mode="constants")
@@ -65,7 +66,8 @@ def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:  # noqa: ANN4
 def sized(text: bytes, where: str, limit: int) -> str:
     """Refuse what is too large to keep in a record."""
     if len(text) > limit:
-        msg = f"{where} is {len(text):,} bytes of JSON; at most {limit:,} are kept. Store it elsewhere and pass a reference."
+        size = f"{len(text):,} bytes of JSON, and at most {limit:,} are kept"
+        msg = f"{where} is {size}; store it elsewhere and pass a reference."
         raise BadPayload(msg)
     return text.decode()
 
@@ -81,7 +83,7 @@ def unserialisable(where: str, error: Exception) -> BadPayload:
     return _refused(where, f"cannot be written as JSON ({str(error)[:200]})")
 
 
-def decode(text: str) -> Any:  # noqa: ANN401
+def decode(text: str) -> Any:
     """Read JSON text back."""
     return from_json(text)
 

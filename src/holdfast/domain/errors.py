@@ -13,7 +13,7 @@ class HoldfastError(Exception):
     code = "error"
 
 
-class BadInput(HoldfastError, ValueError):  # noqa: N818 - the family reads as a noun
+class BadInput(HoldfastError, ValueError):
     """The call itself is wrong; nothing was changed."""
 
     code = "bad_input"
@@ -52,7 +52,8 @@ class JobNotFound(HoldfastError, LookupError):
 class IllegalMove(HoldfastError):
     """The lifecycle has no such transition from the job's present state.
 
-    `reason` is what a worker reports: `already-claimed` while the job may still move, `no-op-terminal` once it is final.
+    `reason` is what a worker reports: `already-claimed` while the job may still move, `no-op-terminal` once it is
+    final.
     """
 
     code = "illegal_move"
@@ -104,7 +105,7 @@ class CommitUnknown(StoreError):
     code = "commit_unknown"
 
 
-class Permanent(Exception):  # noqa: N818 - raised by handlers as a statement
+class Permanent(Exception):
     """Raise from a handler when trying again cannot help: the job goes straight to `dead` / `rejected`."""
 
     def __init__(self, message: str = "", *, code: str = "permanent") -> None:
@@ -112,7 +113,7 @@ class Permanent(Exception):  # noqa: N818 - raised by handlers as a statement
         self.code = code
 
 
-class Snooze(Exception):  # noqa: N818 - raised by handlers as a request
+class Snooze(Exception):
     """Raise from a handler to run again later without charging an attempt."""
 
     def __init__(self, delay: float | timedelta) -> None:

@@ -1,7 +1,8 @@
 """What a job is: its states, its stored record and the smaller values around it.
 
 `JobRecord` is a named tuple and not a dataclass because a worker builds tens of thousands of them per second straight
-from rows; the field order here is the column order of every SQL store. All times are microseconds since 1970 (see `moments`).
+from rows; the field order here is the column order of every SQL store. All times are microseconds since 1970 (see
+`moments`).
 """
 
 from enum import StrEnum
@@ -19,7 +20,8 @@ class State(StrEnum):
     QUEUED = "queued"
     """May run once `available_at` has come. `submit` and `redrive` put a job here; `claim` takes it out."""
     RUNNING = "running"
-    """Leased to exactly one worker. `claim` puts a job here; the lease's holder, or `reap` after the lease, takes it out."""
+    """Leased to exactly one worker. `claim` puts a job here; the lease's holder, or `reap` after the lease, takes it
+    out."""
     RETRYING = "retrying"
     """Runs again at `available_at`. A failure, a give-back or a reaped lease puts a job here; `claim` takes it out."""
     SUCCEEDED = "succeeded"

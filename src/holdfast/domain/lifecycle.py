@@ -2,8 +2,10 @@
 
 Each verb is a function that looks at a record and *decides* a `Move`: the new state, what else changes, and the guard
 under which it may be written. Durations in a move are relative, because only the store knows what time it is; `apply`
-turns a move and the store's time into the next record, and `holds` says whether the guard still stands. Stores write moves; they never
-decide them. `claim` and `heartbeat` act on many jobs at once, so SQL stores fold them into one statement, which the differential
+turns a move and the store's time into the next record, and `holds` says whether the guard still stands. Stores write
+moves; they never
+decide them. `claim` and `heartbeat` act on many jobs at once, so SQL stores fold them into one statement, which the
+differential
 tests compare with the functions here.
 
 Total over state x verb: `LEGAL` names the states each verb accepts, and every other pair raises `IllegalMove`.
@@ -14,7 +16,18 @@ from typing import NamedTuple
 
 from holdfast.domain import codec, retry
 from holdfast.domain.errors import IllegalMove, KeyConflict
-from holdfast.domain.job import CLAIMABLE, TERMINAL, WAITING, AttemptRecord, Cause, Failure, JobRecord, NewJob, Retention, State
+from holdfast.domain.job import (
+    CLAIMABLE,
+    TERMINAL,
+    WAITING,
+    AttemptRecord,
+    Cause,
+    Failure,
+    JobRecord,
+    NewJob,
+    Retention,
+    State,
+)
 from holdfast.domain.moments import Micros
 
 
@@ -141,13 +154,18 @@ def require(job: JobRecord, verb: Verb) -> None:
 
 def create(id: str, new: NewJob, now: Micros) -> JobRecord:  # noqa: A002 - the record's own word
     """Make the first record of a job."""
-    available_at = new.run_at if new.run_at is not None else now + new.delay
-    expires_at = None if new.expires_after is None else max(available_at, now) + new.expires_after
+    available_at, expires_at = due(new, now)
     return JobRecord(
-        id, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts, new.crash_cap,
-        new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state, 1, 1, 0, 0, available_at, 0,
+        id, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
+        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state, 1, 1, 0, 0, available_at, 0,
         None, None, None, None, None, None, None, now, None, None, None, None, None, False, 0, None,
     )  # fmt: skip
+
+
+def due(new: NewJob, now: Micros) -> tuple[Micros, Micros | None]:
+    """Give the instants when a new job may first start, and by when it must have."""
+    available_at = new.run_at if new.run_at is not None else now + new.delay
+    return available_at, None if new.expires_after is None else max(available_at, now) + new.expires_after
 
 
 def same_request(job: JobRecord, new: NewJob) -> bool:
@@ -164,7 +182,9 @@ def key_conflict(new: NewJob, owner: JobRecord) -> KeyConflict:
 def submit(job: JobRecord) -> Move:
     """Hand a created job to delivery."""
     require(job, Verb.SUBMIT)
-    return Move(Verb.SUBMIT, job.id, job.queue, Seen(job.version), State.QUEUED, job.attempt, job.crashes, job.generation)
+    return Move(
+        Verb.SUBMIT, job.id, job.queue, Seen(job.version), State.QUEUED, job.attempt, job.crashes, job.generation
+    )
 
 
 def runnable(job: JobRecord, now: Micros) -> bool:
@@ -206,7 +226,8 @@ def claim(job: JobRecord, *, lease_id: str, owner: str, lease: Micros, now: Micr
 def must_record_start(job: JobRecord) -> bool:
     """Tell whether the start of this attempt must be on record before its handler runs.
 
-    A worker's death takes down every job it holds, though most had not begun. A job that has been through such a death before, or
+    A worker's death takes down every job it holds, though most had not begun. A job that has been through such a
+    death before, or
     that has no attempt left, gets its start written first, so that `reap` can tell a culprit from a bystander.
     """
     return job.crashes > 0 or job.attempt >= job.max_attempts
@@ -273,7 +294,8 @@ def snooze(job: JobRecord, delay: Micros) -> Move:
 def reap(job: JobRecord, now: Micros, retention: Retention) -> Move:
     """End what time has run out on: a lease that expired, or a waiting job past the time it was to start by.
 
-    A lost lease is decided like a failure with code `lease_expired`, but without a delay: the job waited out the lease already.
+    A lost lease is decided like a failure with code `lease_expired`, but without a delay: the job waited out the
+    lease already.
     """
     require(job, Verb.REAP)
     if job.state is not State.RUNNING:
@@ -337,7 +359,8 @@ def holds(job: JobRecord, move: Move) -> bool:
 def answer(job: JobRecord | None, move: Move) -> Answer:
     """Say why a move whose guard does not hold is refused; or that it was this very move which went through before.
 
-    The lease id stays on a record that its holder settled and leaves it when anyone else ends the lease, so a holder who asks
+    The lease id stays on a record that its holder settled and leaves it when anyone else ends the lease, so a holder
+    who asks
     again after a lost reply recognises its own write, and a late one never does.
     """
     if job is None:
@@ -399,11 +422,20 @@ def last_attempt(job: JobRecord) -> AttemptRecord | None:
         return None
     outcome = "running" if job.state is State.RUNNING else Verb.COMPLETE.value
     return AttemptRecord(
-        job.token, job.generation, job.attempt, job.lease_owner, job.claimed_at, job.finished_at, outcome, None, None, None
+        job.token,
+        job.generation,
+        job.attempt,
+        job.lease_owner,
+        job.claimed_at,
+        job.finished_at,
+        outcome,
+        None,
+        None,
+        None,
     )
 
 
-def _held(  # noqa: PLR0913
+def _held(
     job: JobRecord,
     verb: Verb,
     state: State,
@@ -423,7 +455,7 @@ def _held(  # noqa: PLR0913
     )  # fmt: skip
 
 
-def _seen(  # noqa: PLR0913
+def _seen(
     job: JobRecord,
     verb: Verb,
     state: State,

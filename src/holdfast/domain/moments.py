@@ -4,6 +4,7 @@ Integers compare, sort and store the same way in every engine; `datetime` appear
 """
 
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 
 from holdfast.domain.errors import BadInput
 
@@ -22,7 +23,7 @@ def duration(value: float | timedelta, what: str) -> Micros:
     """Turn seconds or a `timedelta` into a duration; `what` names it in the error."""
     if isinstance(value, timedelta):
         micros = value // _TICK
-    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         msg = f"{what} must be a number of seconds or a timedelta, not {value!r}."
         raise BadInput(msg)
     else:

@@ -1,7 +1,8 @@
 """How long a job waits after a failed attempt, and how many attempts it gets.
 
 A policy is plain data, stored with the job as a short text (`spec`), so that whoever reaps a lost job applies the same
-policy as the worker that would have run it. Every policy declares a lower and an upper bound for each delay; the draw that picks a
+policy as the worker that would have run it. Every policy declares a lower and an upper bound for each delay; the draw
+that picks a
 point between them is an argument, never made here.
 """
 

@@ -1,24 +1,32 @@
 """The store port: the few batched operations that every engine must offer, and the values they exchange.
 
-A store selects, locks and writes what the lifecycle decided; it holds no rule about states, attempts or delays. Calls block and are
-thread-safe: each engine we serve has a blocking driver that is faster than its asynchronous twin, and a worker makes so few, large calls
+A store selects, locks and writes what the lifecycle decided; it holds no rule about states, attempts or delays. Calls
+block and are
+thread-safe: each engine we serve has a blocking driver that is faster than its asynchronous twin, and a worker makes
+so few, large calls
 that a thread per role costs nothing (ADR 2).
 
 What every store guarantees:
 
-- **Guarded.** A move is written only if its guard still holds at the moment of writing, and then bumps `version` by one. A refused move
+- **Guarded.** A move is written only if its guard still holds at the moment of writing, and then bumps `version` by
+  one. A refused move
   changes nothing. `commit` answers for each move on its own.
-- **Three outcomes.** A call returns (done or refused, per item), raises `StoreUnavailable` (nothing changed), or raises `CommitUnknown` (all or
-  nothing changed). Every call may be asked again: a settlement that already went through answers `ok` to its own token, a checkpoint whose step
+- **Three outcomes.** A call returns (done or refused, per item), raises `StoreUnavailable` (nothing changed), or
+  raises `CommitUnknown` (all or
+  nothing changed). Every call may be asked again: a settlement that already went through answers `ok` to its own
+  token, a checkpoint whose step
   is recorded answers `ok` and changes nothing, and an insert with the same ids stores nothing twice.
-- **Atomic.** The jobs of one insert group appear together or not at all. A move, its attempt record and its step appear together.
-- **One clock.** `now` is the clock by which leases end and jobs come due; instants are never compared with another clock.
+- **Atomic.** The jobs of one insert group appear together or not at all. A move, its attempt record and its step
+  appear together.
+- **One clock.** `now` is the clock by which leases end and jobs come due; instants are never compared with another
+  clock.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move
@@ -44,17 +52,31 @@ class Capabilities:
 
 
 class Inserted(NamedTuple):
-    """The answer to one inserted job: its record, and whether its key already belonged to an earlier job."""
+    """The answer to one inserted job: what was stored and when, or the job that was there already.
 
-    job: JobRecord
-    duplicate: bool
+    The record is made only when it is looked at: most callers of a large batch never do.
+    """
+
+    id: str
+    new: NewJob
+    at: Micros
+    found: JobRecord | None = None
+    duplicate: bool = False
+    """The key already belonged to `found`."""
+
+    @property
+    def job(self) -> JobRecord:
+        """The job as it stood in the store when this was answered."""
+        return self.found or lifecycle.create(self.id, self.new, self.at)
 
 
 InsertGroup = Sequence[tuple[str, NewJob]]
 
 
 class Claim(NamedTuple):
-    """A wish for work. `queues` maps each queue to the most jobs wanted from it; `None` takes every queue up to `limit`."""
+    """A wish for work. `queues` maps each queue to the most jobs wanted from it; `None` takes every queue up to
+    `limit`.
+    """
 
     owner: str
     lease_id: str
@@ -150,7 +172,9 @@ class Store(Protocol):
         ...
 
     def abandon(self, owner: str) -> int:
-        """End at once every lease of an owner that is known to be dead, so that `reap` can take the jobs; give their number."""
+        """End at once every lease of an owner that is known to be dead, so that `reap` can take the jobs; give their
+        number.
+        """
         ...
 
     def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
@@ -214,7 +238,9 @@ class Store(Protocol):
         ...
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
-        """Give the instant, never before now, when a job of these queues (all, if None) can next be claimed; paused ones left out."""
+        """Give the instant, never before now, when a job of these queues (all, if None) can next be claimed; paused
+        ones left out.
+        """
         ...
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:

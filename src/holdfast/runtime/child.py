@@ -1,6 +1,7 @@
 """The child process of a process lane: reads one job per line, runs its handler, writes one verdict per line.
 
-Run as `python -m holdfast.runtime.child FD`. It imports the module that defined the handler, as the parent did, and finds the kind in it by name.
+Run as `python -m holdfast.runtime.child FD`. It imports the module that defined the handler, as the parent did, and
+finds the kind in it by name.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ def judge(kind: Kind, job: JobRecord) -> Verdict:
         return Verdict(failure=failure_of(error, kind), traceback=trace(error))
 
 
-async def _awaited(coroutine: Any) -> Any:  # noqa: ANN401
+async def _awaited(coroutine: Any) -> Any:
     return await coroutine
 
 
@@ -109,7 +110,9 @@ def serve(line: socket.socket) -> None:
         try:
             verdict = judge(find_kind(load(asked["module"], asked["file"]), asked["kind"]), job)
         except BaseException as error:  # noqa: BLE001 - the module's own code may raise anything
-            verdict = Verdict(failure=Failure("handler_import", f"{type(error).__name__} while importing the handler", retryable=True))
+            verdict = Verdict(
+                failure=Failure("handler_import", f"{type(error).__name__} while importing the handler", retryable=True)
+            )
         stream.write(json.dumps(verdict).encode() + b"\n")
         stream.flush()
 

@@ -38,7 +38,7 @@ class Lane(Protocol):
 class Crew:
     """Runs attempts and reports each outcome once, through `finish`."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self, *, store: Store, settings: Settings, executor: Executor, clock: Clock, concurrency: int, finish: Finish
     ) -> None:
         self._store = store

@@ -1,6 +1,7 @@
 """One delivery of one job, processed here and now: the contract of a queue that calls with an envelope.
 
-Answers `claimed` when this call claimed and processed the job, `already-claimed` when it is not this call's to run, `no-op-terminal` when it is finished.
+Answers `claimed` when this call claimed and processed the job, `already-claimed` when it is not this call's to run,
+`no-op-terminal` when it is finished.
 """
 
 import asyncio
@@ -21,8 +22,15 @@ from holdfast.runtime.executor import Executor
 CLAIMED = "claimed"
 
 
-def process(  # noqa: PLR0913
-    store: Store, registry: Registry, settings: Settings, executor: Executor, envelope: Envelope, *, owner: str, lease_id: Callable[[], str]
+def process(
+    store: Store,
+    registry: Registry,
+    settings: Settings,
+    executor: Executor,
+    envelope: Envelope,
+    *,
+    owner: str,
+    lease_id: Callable[[], str],
 ) -> str:
     """Claim the envelope's job if it can be, run it and settle it."""
     (job,) = store.read([envelope.job_id])

@@ -1,6 +1,8 @@
-"""From a claimed job to the move that settles it: decode, call, and turn whatever came of it into a decision of the lifecycle.
+"""From a claimed job to the move that settles it: decode, call, and turn whatever came of it into a decision of the
+lifecycle.
 
-Whatever a handler does (raise BaseException, call `sys.exit`, return something that is not JSON, raise an exception that cannot be printed) ends as
+Whatever a handler does (raise BaseException, call `sys.exit`, return something that is not JSON, raise an exception
+that cannot be printed) ends as
 a recorded outcome; nothing that a handler does may end the worker.
 """
 
@@ -36,7 +38,9 @@ class Executor:
         self._draw = draw
 
     def call(self, attempt: Attempt) -> Move | None:
-        """Run a synchronous handler and give the move that settles the attempt; None if it may not be settled any more."""
+        """Run a synchronous handler and give the move that settles the attempt; None if it may not be settled any
+        more.
+        """
         try:
             result = self.bind(attempt)()
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
@@ -89,7 +93,9 @@ class Executor:
         """Settle an attempt that was stopped from outside."""
         match attempt.stop:
             case Stop.TIMEOUT:
-                return self._fail(attempt.job, Failure("timeout", "the attempt took longer than its timeout", retryable=True), None)
+                return self._fail(
+                    attempt.job, Failure("timeout", "the attempt took longer than its timeout", retryable=True), None
+                )
             case Stop.CANCEL:
                 return lifecycle.settle_cancel(attempt.job, self._retention)
             case Stop.RELEASE:
@@ -99,7 +105,10 @@ class Executor:
 
     def unknown_kind(self, job: JobRecord, now: int) -> Move:
         """Put off a job whose kind is not registered here; reject it once there has been time for a deployment."""
-        if now - job.available_at < self._settings.unknown_kind_grace and now - job.created_at < self._settings.unknown_kind_grace:
+        if (
+            now - job.available_at < self._settings.unknown_kind_grace
+            and now - job.created_at < self._settings.unknown_kind_grace
+        ):
             return lifecycle.snooze(job, min(_UNKNOWN_KIND_PAUSE, self._settings.unknown_kind_grace // 2))
         failure = Failure("unknown_kind", f"no handler is registered for {_short(job.kind)}", retryable=False)
         return self._fail(job, failure, None)
@@ -123,7 +132,9 @@ class Executor:
 
 
 def failure_of(error: BaseException, kind: Kind | None) -> Failure:
-    """Classify an exception. The message names the place, never the exception's own text, which may hold personal data."""
+    """Classify an exception. The message names the place, never the exception's own text, which may hold personal
+    data.
+    """
     if isinstance(error, Permanent):
         return Failure(_short(error.code), _short(_text(error)), retryable=False)
     if isinstance(error, BadPayload):
@@ -143,12 +154,10 @@ def trace(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    last = None
-    for last in traceback.walk_tb(error.__traceback__):
-        pass
-    if last is None:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
         return "raised"
-    frame, line = last
+    frame, line = frames[-1]
     return f"raised in {frame.f_code.co_name}, line {line} of {frame.f_code.co_filename.rpartition('/')[2]}"
 
 

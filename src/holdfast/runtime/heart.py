@@ -1,6 +1,7 @@
 """The heart: renews leases, enforces timeouts and fences the worker, on its own thread and its own connection.
 
-No handler can starve it short of holding the interpreter lock in C. If leases cannot be renewed, handlers are stopped while the lease still holds, so
+No handler can starve it short of holding the interpreter lock in C. If leases cannot be renewed, handlers are stopped
+while the lease still holds, so
 that no two workers run one job; the lease token protects the store in any case.
 """
 
@@ -29,7 +30,9 @@ _RETRY = 1.0
 class Heart:
     """Keeps one worker's leases, or makes it let go of them."""
 
-    def __init__(self, *, worker: Worker, store: Store, settings: Settings, clock: Clock, describe: Callable[[], WorkerRecord]) -> None:
+    def __init__(
+        self, *, worker: Worker, store: Store, settings: Settings, clock: Clock, describe: Callable[[], WorkerRecord]
+    ) -> None:
         self._worker = worker
         self._store = store
         self._settings = settings

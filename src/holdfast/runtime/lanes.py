@@ -1,7 +1,9 @@
 """Where synchronous handlers run: a crew of threads that take attempts from one inbox.
 
-Threads are started only when all others are busy, and are daemons, so a handler that never returns cannot keep a process from ending. A thread can be
-asked to stop its handler (`interrupt`): Python raises `AttemptStopped` in it at its next bytecode, which a handler blocked in C does not see.
+Threads are started only when all others are busy, and are daemons, so a handler that never returns cannot keep a
+process from ending. A thread can be
+asked to stop its handler (`interrupt`): Python raises `AttemptStopped` in it at its next bytecode, which a handler
+blocked in C does not see.
 """
 
 import ctypes
@@ -49,7 +51,9 @@ class ThreadLanes:
         """Raise `AttemptStopped` in the thread that runs this attempt."""
         with self._lock:
             if isinstance(attempt.runner, int):
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(attempt.runner), ctypes.py_object(AttemptStopped))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(attempt.runner), ctypes.py_object(AttemptStopped)
+                )
 
     def replace(self) -> None:
         """Make up for a thread whose handler does not stop."""

@@ -1,6 +1,7 @@
 """How much work a worker takes in hand: enough to stay busy, never more than it will get to in a moment.
 
-Quick jobs are claimed by the hundred, slow ones one per free slot, and nobody has to tune it: what is in hand beyond the free slots is what the last
+Quick jobs are claimed by the hundred, slow ones one per free slot, and nobody has to tune it: what is in hand beyond
+the free slots is what the last
 moments' rate will use up within `HORIZON`. So a prefetched job waits some hundredths of a second at the most.
 """
 

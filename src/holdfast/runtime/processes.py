@@ -1,6 +1,8 @@
-"""Where handlers run that need a process of their own: pure-Python computation, C code that may crash, work that must be killed on time.
+"""Where handlers run that need a process of their own: pure-Python computation, C code that may crash, work that must
+be killed on time.
 
-Each lane is a thread that owns one child process and speaks JSON lines with it over a socket pair; nothing is pickled. A child that dies is replaced, and the
+Each lane is a thread that owns one child process and speaks JSON lines with it over a socket pair; nothing is
+pickled. A child that dies is replaced, and the
 attempt it was running is recorded as failed with the reason.
 """
 
@@ -41,7 +43,9 @@ class ProcessLanes:
         while len(self._children) < min(self._most, self._inbox.qsize()):
             child = Child()
             self._children.append(child)
-            threading.Thread(target=self._work, args=(child,), name=f"holdfast-child-{len(self._children)}", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=(child,), name=f"holdfast-child-{len(self._children)}", daemon=True
+            ).start()
 
     def waiting(self) -> int:
         """Count the attempts that no child has taken yet."""
@@ -86,7 +90,9 @@ class ProcessLanes:
                 return executor.stopped(attempt)
             verdict = child.run(attempt.kind, attempt)
         except (OSError, ValueError) as error:
-            return executor.died(attempt, "process_died", f"the handler's process {child.epitaph() or type(error).__name__}")
+            return executor.died(
+                attempt, "process_died", f"the handler's process {child.epitaph() or type(error).__name__}"
+            )
         finally:
             with self._lock:
                 attempt.runner = None

@@ -1,7 +1,9 @@
 """A whole worker process: worker, heart, upkeep and wake-ups started together, and stopped in order.
 
-Stopping is two-stepped. Told once, it claims nothing more, gives back what has not begun and lets running handlers finish within the grace. Told twice (or
-when the grace is over), it stops handlers, releases their jobs and leaves. Either way it is gone within the grace plus a second, even if
+Stopping is two-stepped. Told once, it claims nothing more, gives back what has not begun and lets running handlers
+finish within the grace. Told twice (or
+when the grace is over), it stops handlers, releases their jobs and leaves. Either way it is gone within the grace
+plus a second, even if
 the store is not there to hand anything in to; leases then run out by themselves.
 """
 
@@ -41,7 +43,7 @@ def worker_id() -> str:
 class Service:
     """One worker process."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         *,
         open_store: Callable[[], Store],
@@ -70,7 +72,9 @@ class Service:
             queues=queues,
             concurrency=concurrency,
         )
-        self._heart = Heart(worker=self.worker, store=self._side_store, settings=settings, clock=clock, describe=self._describe)
+        self._heart = Heart(
+            worker=self.worker, store=self._side_store, settings=settings, clock=clock, describe=self._describe
+        )
         self._upkeep = Upkeep(self._side_store, settings, self.id)
         self._stopping = 0
         self._ended = threading.Event()

@@ -1,10 +1,12 @@
 """Upkeep: what keeps a store in order, done by whichever worker leads. No cron job for anybody to write.
 
-Every worker asks for the lead; one has it for a term and renews it. Losing it in the middle of a round is harmless: every write is guarded.
+Every worker asks for the lead; one has it for a term and renews it. Losing it in the middle of a round is harmless:
+every write is guarded.
 """
 
 import logging
 import threading
+from collections.abc import Callable
 
 from holdfast.client.settings import Settings
 from holdfast.domain import lifecycle
@@ -70,7 +72,12 @@ class Upkeep:
         """Do what there is to do, if this worker leads."""
         if not self._leads():
             return
-        for task in (lambda: reap(self._store, self._settings), lambda: resubmit(self._store), lambda: purge(self._store)):
+        tasks: tuple[Callable[[], int], ...] = (
+            lambda: reap(self._store, self._settings),
+            lambda: resubmit(self._store),
+            lambda: purge(self._store),
+        )
+        for task in tasks:
             while task() >= BATCH and not self._stop.is_set():
                 pass
 

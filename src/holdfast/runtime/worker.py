@@ -1,6 +1,8 @@
-"""The worker: goes back and forth to the store, handing in what is finished and taking what is next, in one transaction.
+"""The worker: goes back and forth to the store, handing in what is finished and taking what is next, in one
+transaction.
 
-The flow of one job is `_claim wish` → `_dispatch` → the crew runs it → `finish` → `_settle`. Settlements and claims travel in batches whose size follows the
+The flow of one job is `_claim wish` → `_dispatch` → the crew runs it → `finish` → `_settle`. Settlements and claims
+travel in batches whose size follows the
 work (`pace`); nothing is held in a worker that the store does not know to be leased to it.
 """
 
@@ -38,7 +40,7 @@ Queues = Mapping[str, int | None]
 class Worker:
     """One worker process's claims and settlements."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         *,
         id: str,  # noqa: A002 - the record's own word

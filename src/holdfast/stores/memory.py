@@ -1,6 +1,7 @@
 """The reference store: a dictionary under a lock, driven by the lifecycle's own functions.
 
-It keeps nothing when the process ends. It exists to be obviously right: every other store is compared with it, and the test fixture runs the
+It keeps nothing when the process ends. It exists to be obviously right: every other store is compared with it, and
+the test fixture runs the
 real engine on it under a clock that the test moves.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
-from holdfast.domain.job import AttemptRecord, JobRecord, State, StepRecord
+from holdfast.domain.job import CLAIMABLE, TERMINAL, AttemptRecord, JobRecord, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Held, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
@@ -53,9 +54,8 @@ class MemoryStore:
         fresh: dict[str, JobRecord] = {}
         keys: dict[tuple[str, str], tuple[str, Micros | None]] = {}
         for id_, new in group:
-            job = lifecycle.create(id_, new, now)
             if id_ in self._jobs:
-                answers.append(Inserted(self._jobs[id_], duplicate=False))
+                answers.append(Inserted(id_, new, now, self._jobs[id_]))
                 continue
             if new.key is not None:
                 owner = keys.get((new.tenant, new.key)) or self._owner(new.tenant, new.key, now)
@@ -63,11 +63,11 @@ class MemoryStore:
                 if holder:
                     if not lifecycle.same_request(holder, new):
                         return lifecycle.key_conflict(new, holder)
-                    answers.append(Inserted(holder, duplicate=True))
+                    answers.append(Inserted(id_, new, now, holder, duplicate=True))
                     continue
                 keys[new.tenant, new.key] = (id_, None if new.key_ttl is None else now + new.key_ttl)
-            fresh[id_] = job
-            answers.append(Inserted(job, duplicate=False))
+            fresh[id_] = lifecycle.create(id_, new, now)
+            answers.append(Inserted(id_, new, now))
         self._jobs.update(fresh)
         self._keys.update(keys)
         return answers
@@ -88,7 +88,11 @@ class MemoryStore:
             for job in sorted((j for j in candidates if lifecycle.runnable(j, now)), key=lifecycle.order):
                 if len(claimed) >= want.limit:
                     break
-                if job.queue in self._paused or job.queue in want.full or (room is not None and room.get(job.queue, 0) < 1):
+                if (
+                    job.queue in self._paused
+                    or job.queue in want.full
+                    or (room is not None and room.get(job.queue, 0) < 1)
+                ):
                     continue
                 if room is not None:
                     room[job.queue] -= 1
@@ -133,7 +137,7 @@ class MemoryStore:
         if job is None:
             return Answer.ABSENT
         if job.state is not State.RUNNING or (job.token, job.lease_id) != Held(beat.token, beat.lease_id):
-            return Answer.NO_OP_TERMINAL if job.state in lifecycle.TERMINAL else Answer.ALREADY_CLAIMED
+            return Answer.NO_OP_TERMINAL if job.state in TERMINAL else Answer.ALREADY_CLAIMED
         self._jobs[beat.id] = lifecycle.beat(job, lease=lease, begun=beat.begun, now=self.now())
         return Answer.CANCEL_REQUESTED if job.cancel_requested else Answer.OK
 
@@ -181,7 +185,7 @@ class MemoryStore:
                 job
                 for job in self._jobs.values()
                 if (job.state is State.RUNNING and (job.lease_expires_at or 0) <= now)
-                or (job.state in lifecycle.CLAIMABLE and lifecycle.overdue(job, now))
+                or (job.state in CLAIMABLE and lifecycle.overdue(job, now))
             ]
             return late[:limit]
 
@@ -253,14 +257,14 @@ class MemoryStore:
             due = (
                 max(now, job.available_at)
                 for job in self._jobs.values()
-                if job.state in lifecycle.CLAIMABLE
+                if job.state in CLAIMABLE
                 and job.queue not in self._paused
                 and (queues is None or job.queue in queues)
                 and not lifecycle.overdue(job, now)
             )
             return min(due, default=None)
 
-    def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:  # noqa: ARG002 - every change wakes every waiter
+    def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until something changed."""
         with self._changed:
             seen = self._wakes
@@ -281,7 +285,9 @@ class MemoryStore:
 
     def backup(self, path: str) -> None:
         """Refuse: there is nothing durable to copy."""
-        msg = f"The memory store cannot be backed up to {path}; use sqlite:/// for jobs that should outlive the process."
+        msg = (
+            f"The memory store cannot be backed up to {path}; use sqlite:/// for jobs that should outlive the process."
+        )
         raise StoreError(msg)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """SQL lives in files of named blocks; this reads them.
 
-A block starts with `-- name: claim` and runs to the next one; the comment lines under the name say why it is written the way it is.
+A block starts with `-- name: claim` and runs to the next one; the comment lines under the name say why it is written
+the way it is.
 """
 
 import re

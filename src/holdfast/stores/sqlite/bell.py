@@ -1,6 +1,8 @@
-"""Wake-up across processes without polling: each waiting process listens on a small socket beside the database, and whoever stores a job rings them.
+"""Wake-up across processes without polling: each waiting process listens on a small socket beside the database, and
+whoever stores a job rings them.
 
-A ring is a hint and may be lost; waiting is always bounded by a timeout. Sockets of dead processes are removed by the first to ring them.
+A ring is a hint and may be lost; waiting is always bounded by a timeout. Sockets of dead processes are removed by the
+first to ring them.
 Where Unix sockets are not to be had, `wait` sleeps in short turns instead.
 """
 
@@ -69,13 +71,18 @@ class Bell:
         with contextlib.suppress(BlockingIOError, OSError):
             while True:
                 message = ears.recv(_LONGEST_MESSAGE)
-                rung = rung or queues is None or message == _ANY or not set(queues).isdisjoint(message.decode().split("\n"))
+                rung = (
+                    rung
+                    or queues is None
+                    or message == _ANY
+                    or not set(queues).isdisjoint(message.decode().split("\n"))
+                )
         return rung
 
     def ring(self, queues: Iterable[str] | None = None) -> None:
         """Wake whoever waits for one of these queues, in every process."""
         try:
-            changed = os.stat(self._folder).st_mtime_ns
+            changed = self._folder.stat().st_mtime_ns
         except OSError:
             return
         message = _ANY if queues is None else "\n".join(queues).encode()
@@ -83,7 +90,7 @@ class Bell:
             message = _ANY
         with self._lock, contextlib.suppress(OSError):
             if self._listed[0] != changed:
-                self._listed = (changed, os.listdir(self._folder))
+                self._listed = (changed, [path.name for path in self._folder.iterdir()])
             if self._voice is None:
                 self._voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._voice.setblocking(False)

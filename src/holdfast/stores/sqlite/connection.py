@@ -1,7 +1,9 @@
 """Opening a Holdfast file safely: version gate, durable settings, schema, and errors as sentences.
 
-Uses `apsw`, whose wheel bundles its own SQLite: the one in many Pythons (3.7.0 to 3.51.2) can lose committed writes when a write-ahead log is
-reset. The file is never opened by any other means in this process, because closing any descriptor of it would drop SQLite's locks.
+Uses `apsw`, whose wheel bundles its own SQLite: the one in many Pythons (3.7.0 to 3.51.2) can lose committed writes
+when a write-ahead log is
+reset. The file is never opened by any other means in this process, because closing any descriptor of it would drop
+SQLite's locks.
 """
 
 import os
@@ -23,7 +25,9 @@ MIGRATIONS = ("0001_jobs.sql",)
 SCHEMA_VERSION = len(MIGRATIONS)
 SAFE_SQLITE = 3_051_003
 _BUSY_MS = 10_000
-_NETWORK = re.compile(r"^(nfs\d?|cifs|smb\d?|smbfs|ncpfs|afs|9p|ceph|glusterfs|lustre|gfs2?|ocfs2|fuse\.(sshfs|s3fs|gcsfuse|glusterfs|rclone))$")
+_NETWORK = re.compile(
+    r"^(nfs\d?|cifs|smb\d?|smbfs|ncpfs|afs|9p|ceph|glusterfs|lustre|gfs2?|ocfs2|fuse\.(sshfs|s3fs|gcsfuse|glusterfs|rclone))$"
+)
 
 
 def path_of(url: str) -> Path:
@@ -54,7 +58,7 @@ def refuse_network(path: Path) -> None:
     """Refuse a filesystem whose locks SQLite cannot trust."""
     mounts = Path("/proc/mounts")
     if mounts.exists() and _NETWORK.match(kind := filesystem_of(path.resolve(), mounts.read_text(encoding="utf-8"))):
-        msg = f"{path} lies on a network filesystem ({kind}), where SQLite's locks do not hold. Use a local disk, or a server store."
+        msg = f"{path} lies on a network filesystem ({kind}), where SQLite's locks do not hold; use a local disk."
         raise StoreUnusable(msg)
 
 
@@ -72,11 +76,16 @@ def connect(path: Path) -> apsw.Connection:
             _recognise(connection, path)
             if connection.pragma("journal_mode") != "wal":
                 connection.pragma("journal_mode", "wal")
-            for name, value in (("synchronous", "FULL"), ("mmap_size", 0), ("cache_size", -8192), ("journal_size_limit", 67_108_864)):
+            for name, value in (
+                ("synchronous", "FULL"),
+                ("mmap_size", 0),
+                ("cache_size", -8192),
+                ("journal_size_limit", 67_108_864),
+            ):
                 connection.pragma(name, value)
             migrate(connection)
         except BaseException:
-            connection.close(True)  # noqa: FBT003
+            connection.close(True)
             raise
     return connection
 
@@ -122,7 +131,8 @@ def _recognise(connection: apsw.Connection, path: Path) -> None:
         msg = f"{path} is a SQLite database, but not a Holdfast one; name another file."
         raise StoreUnusable(msg)
     if version > SCHEMA_VERSION:
-        msg = f"{path} was written by a newer Holdfast (schema {version}; this one knows {SCHEMA_VERSION}); upgrade Holdfast to use it."
+        versions = f"schema {version}, and this one knows {SCHEMA_VERSION}"
+        msg = f"{path} was written by a newer Holdfast ({versions}); upgrade Holdfast to use it."
         raise StoreUnusable(msg)
 
 
@@ -139,15 +149,21 @@ def translate(error: apsw.Error, path: Path, *, committing: bool = False) -> Sto
     """Say in one sentence what SQLite's error means for the user."""
     match error:
         case apsw.NotADBError() | apsw.CorruptError():
-            return StoreUnusable(f"{path} is not a Holdfast database, or it is damaged; name another file or restore a backup.")
+            return StoreUnusable(
+                f"{path} is not a Holdfast database, or it is damaged; name another file or restore a backup."
+            )
         case apsw.FullError():
             return StoreUnavailable(f"The disk that holds {path} is full; nothing was written.")
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreUnavailable(f"{path} cannot be written: the file or its folder is read-only.")
         case apsw.CantOpenError():
-            return StoreUnavailable(f"{path} cannot be opened; check that the file and its folder can be read and written.")
+            return StoreUnavailable(
+                f"{path} cannot be opened; check that the file and its folder can be read and written."
+            )
         case apsw.BusyError() | apsw.LockedError():
-            return StoreUnavailable(f"{path} stayed locked by another process for {_BUSY_MS // 1000} s; nothing was written.")
+            return StoreUnavailable(
+                f"{path} stayed locked by another process for {_BUSY_MS // 1000} s; nothing was written."
+            )
         case apsw.IOError() if committing:
             return CommitUnknown(f"The disk failed while committing to {path}; the change is either whole or absent.")
         case apsw.IOError():

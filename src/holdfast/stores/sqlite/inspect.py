@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-import apsw
-
 from holdfast.domain.job import JobRecord, State
 from holdfast.port.store import Finding, Query
 from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.guests import Connection
 
 _RARE = 20
 """A state with fewer than one job in this many is listed from its own index instead of by walking the ids."""
@@ -19,7 +18,7 @@ _INDEXED = {
 }
 
 
-def find(db: apsw.Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord]:
+def find(db: Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord]:
     """List jobs by a filter, newest first."""
     clauses, values = ["TRUE"], []
     wanted = {
@@ -45,22 +44,26 @@ def find(db: apsw.Connection, query: Query, sql: Mapping[str, str]) -> list[JobR
     return [rows.record(row) for row in db.execute(text, (*values, query.limit))]
 
 
-def _is_rare(db: apsw.Connection, state: State) -> bool:
-    few, every = db.execute("SELECT total(jobs) FILTER (WHERE state = ?), total(jobs) FROM tally", (state.value,)).fetchall()[0]
+def _is_rare(db: Connection, state: State) -> bool:
+    few, every = db.execute(
+        "SELECT total(jobs) FILTER (WHERE state = ?), total(jobs) FROM tally", (state.value,)
+    ).fetchall()[0]
     return bool(few * _RARE < every)
 
 
-def check(db: apsw.Connection, sql: Mapping[str, str]) -> list[Finding]:
+def check(db: Connection, sql: Mapping[str, str]) -> list[Finding]:
     """Verify the file's integrity, the counters, the claim order's flags and the keys."""
     findings = [
-        Finding("S4", None, f"The file is damaged: {problem}.") for (problem,) in db.execute("PRAGMA integrity_check") if problem != "ok"
+        Finding("S4", None, f"The file is damaged: {problem}.")
+        for (problem,) in db.execute("PRAGMA integrity_check")
+        if problem != "ok"
     ]
     kept = {(queue, state): jobs for queue, state, jobs in db.execute(sql["counts"])}
     counted = {(queue, state): jobs for queue, state, jobs in db.execute(sql["recount"])}
     findings += [
-        Finding("S36", None, f"The counter of {state} jobs in {queue!r} says {kept.get((queue, state), 0)}; there are {counted.get((queue, state), 0)}.")
+        Finding("S36", None, f"The counter of {state} jobs in {queue!r} says {says}; there are {are}.")
         for queue, state in sorted(kept.keys() | counted.keys())
-        if kept.get((queue, state), 0) != counted.get((queue, state), 0)
+        if (says := kept.get((queue, state), 0)) != (are := counted.get((queue, state), 0))
     ]
     findings += [
         Finding("S7", None, f"The key {key!r} of tenant {tenant!r} points to a job that is not there.")

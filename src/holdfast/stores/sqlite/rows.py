@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.domain.job import CLAIMABLE, JobRecord, State
+from holdfast.domain import lifecycle
+from holdfast.domain.job import CLAIMABLE, JobRecord, NewJob, State
 from holdfast.domain.moments import Micros
 
 _STATE = JobRecord._fields.index("state")
@@ -28,16 +29,17 @@ def records(aggregated: str) -> list[JobRecord]:
     return [record(row) for row in json.loads(aggregated)]
 
 
-def fresh(job: JobRecord, now: Micros) -> tuple[Any, ...]:
+def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
     """Give the parameters of `insert`."""
-    return (*job[: _STATE + 1], job.available_at, ready(job, now))
+    available_at, expires_at = lifecycle.due(new, now)
+    ready = int(available_at <= now) if new.state in CLAIMABLE else None
+    return (
+        id_, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
+        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state, available_at, ready,
+    )  # fmt: skip
 
 
 def changed(job: JobRecord, now: Micros) -> dict[str, Any]:
     """Give the parameters of `write`."""
-    return {**job._asdict(), "ready": ready(job, now)}
-
-
-def ready(job: JobRecord, now: Micros) -> int | None:
-    """Tell where a job stands in the claim order: 1 due, 0 not yet, None not at all."""
-    return int(job.available_at <= now) if job.state in CLAIMABLE else None
+    ready = int(job.available_at <= now) if job.state in CLAIMABLE else None
+    return {**job._asdict(), "ready": ready}

@@ -6,11 +6,12 @@ begun_at, started_at, finished_at, updated_at, purge_at, cause, failure_code, fa
 step_cursor, result
 
 -- name: insert
--- The same id twice is the same request asked again, and is stored once.
 INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
                  expires_at, steps_total, state, available_at, updated_at, ready)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?14, ?19)
-ON CONFLICT (id) DO NOTHING
+
+-- name: exists
+SELECT 1 FROM job WHERE id = ?1
 
 -- name: key_owner
 SELECT job.id FROM job_key JOIN job USING (seq)

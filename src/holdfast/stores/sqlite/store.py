@@ -1,14 +1,16 @@
 """The SQLite store: every write in one `BEGIN IMMEDIATE` transaction on one writing connection, reads on another.
 
-Claim, complete and heartbeat act on whole batches in single statements; every other move is read, checked and applied by the lifecycle's own
-functions inside the transaction. Batches travel as JSON: one statement and one row per batch, because each crossing gives up the interpreter
+Claim, complete and heartbeat act on whole batches in single statements; every other move is read, checked and applied
+by the lifecycle's own
+functions inside the transaction. Batches travel as JSON: one statement and one row per batch, because each crossing
+gives up the interpreter
 lock and a busy handler thread may keep it for milliseconds.
 """
 
 import json
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,13 +26,14 @@ from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
 from holdfast.stores import statements
 from holdfast.stores.sqlite import connection as files
-from holdfast.stores.sqlite import inspect, rows
+from holdfast.stores.sqlite import guests, inspect, rows
 from holdfast.stores.sqlite.bell import Bell
+from holdfast.stores.sqlite.guests import Connection, OwnConnection
 
 _RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
 SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
 
-Deltas = Counter[tuple[str, State]]
+Deltas = defaultdict[tuple[str, State], int]
 
 
 class SqliteStore:
@@ -59,7 +62,7 @@ class SqliteStore:
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
         """Store each group whole or not at all."""
-        deltas: Deltas = Counter()
+        deltas: Deltas = defaultdict(int)
         with self._transaction() as db:
             now = self.now()
             answers = [self._insert_group(db, group, now, deltas) for group in groups]
@@ -68,40 +71,51 @@ class SqliteStore:
             self._bell.ring({queue for queue, _ in deltas})
         return answers
 
-    def _insert_group(self, db: apsw.Connection, group: InsertGroup, now: Micros, deltas: Deltas) -> list[Inserted] | KeyConflict:
+    def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Store a group through the caller's own connection: it is there if and only if the caller commits."""
+        with guests.welcome(connection, self.path) as db:
+            deltas: Deltas = defaultdict(int)
+            answer = self._insert_group(db, group, self.now(), deltas)
+            if isinstance(answer, KeyConflict):
+                raise answer
+            _tally(db, deltas)
+            return answer
+
+    def _insert_group(
+        self, db: Connection, group: InsertGroup, now: Micros, deltas: Deltas
+    ) -> list[Inserted] | KeyConflict:
+        stored: list[tuple[Any, ...]] = []
         answers: list[Inserted] = []
-        stored: list[JobRecord] = []
         keys: dict[tuple[str, str], JobRecord] = {}
         lifetimes: list[tuple[str, str, Micros | None, str]] = []
         for id_, new in group:
-            job = lifecycle.create(id_, new, now)
             if new.key is not None:
                 owner = keys.get((new.tenant, new.key)) or self._key_owner(db, new.tenant, new.key, now)
                 if owner and owner.id != id_:
                     if not lifecycle.same_request(owner, new):
                         return lifecycle.key_conflict(new, owner)
-                    answers.append(Inserted(owner, duplicate=True))
+                    answers.append(Inserted(id_, new, now, owner, duplicate=True))
                     continue
-                keys[new.tenant, new.key] = job
+                keys[new.tenant, new.key] = lifecycle.create(id_, new, now)
                 lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
-            stored.append(job)
-            answers.append(Inserted(job, duplicate=False))
-        before = db.total_changes()
-        db.executemany(SQL["insert"], [rows.fresh(job, now) for job in stored])
-        if db.total_changes() - before != len(stored):
-            return self._asked_again(db, answers)
+            stored.append(rows.fresh(id_, new, now))
+            answers.append(Inserted(id_, new, now))
+        if stored and db.execute(SQL["exists"], stored[0][:1]).fetchone():
+            return [one if one.found else one._replace(found=_read(db, one.id)) for one in answers]
+        if len(stored) == 1:
+            db.execute(SQL["insert"], stored[0])
+        else:
+            db.executemany(SQL["insert"], stored)
         if lifetimes:
             db.executemany(SQL["take_key"], lifetimes)
-        deltas.update((job.queue, job.state) for job in stored)
+        for one in answers:
+            if one.found is None:
+                deltas[one.new.queue, one.new.state] += 1
         return answers
 
-    def _key_owner(self, db: apsw.Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
-        owner = db.execute(SQL["key_owner"], (tenant, key, now)).get
-        return None if owner is None else _read(db, owner)
-
-    def _asked_again(self, db: apsw.Connection, answers: list[Inserted]) -> list[Inserted]:
-        """Answer a group whose first try did land: groups are atomic, so all of its jobs are there."""
-        return [Inserted(_read(db, job.id) or job, duplicate) for job, duplicate in answers]
+    def _key_owner(self, db: Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
+        owner = db.execute(SQL["key_owner"], (tenant, key, now)).fetchone()
+        return None if owner is None else _read(db, owner[0])
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""
@@ -116,7 +130,7 @@ class SqliteStore:
         return self._exchange(moves, want)
 
     def _exchange(self, moves: Sequence[Move], want: Claim | None) -> tuple[list[Answer], list[JobRecord]]:
-        deltas: Deltas = Counter()
+        deltas: Deltas = defaultdict(int)
         with self._transaction() as db:
             now = self.now()
             answers = self._commit(db, moves, now, deltas) if moves else []
@@ -126,7 +140,7 @@ class SqliteStore:
             self._bell.ring({move.queue for move in moves})
         return answers, claimed
 
-    def _claim(self, db: apsw.Connection, want: Claim, now: Micros, deltas: Deltas) -> list[JobRecord]:
+    def _claim(self, db: OwnConnection, want: Claim, now: Micros, deltas: Deltas) -> list[JobRecord]:
         picked = self._pick(db, want, now)
         if not picked:
             return []
@@ -137,7 +151,7 @@ class SqliteStore:
             deltas[queue, State.RUNNING] += 1
         return rows.records(db.execute(SQL["claimed"], (seqs,)).get)
 
-    def _pick(self, db: apsw.Connection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
+    def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
         paused = {queue for (queue,) in db.execute(SQL["paused"])}
         if want.id is not None:
             row = db.execute(SQL["pick_one"], (want.id, now)).fetchone()
@@ -155,9 +169,10 @@ class SqliteStore:
             picked.sort()
         return picked[: want.limit]
 
-    def _commit(self, db: apsw.Connection, moves: Sequence[Move], now: Micros, deltas: Deltas) -> list[Answer]:
+    def _commit(self, db: OwnConnection, moves: Sequence[Move], now: Micros, deltas: Deltas) -> list[Answer]:
         completes = [move for move in moves if move.verb is Verb.COMPLETE]
-        if completes and self._complete(db, completes, now):
+        in_any_order = len(completes) == len(moves) or len({move.id for move in moves}) == len(moves)
+        if completes and in_any_order and self._complete(db, completes, now):
             for move in completes:
                 deltas[move.queue, State.SUCCEEDED] += 1
                 deltas[move.queue, State.RUNNING] -= 1
@@ -166,16 +181,20 @@ class SqliteStore:
             return [Answer.OK if move.verb is Verb.COMPLETE else self._write(db, move, now, deltas) for move in moves]
         return [self._write(db, move, now, deltas) for move in moves]
 
-    def _complete(self, db: apsw.Connection, moves: list[Move], now: Micros) -> bool:
+    def _complete(self, db: OwnConnection, moves: list[Move], now: Micros) -> bool:
         """Complete a whole batch, or nothing: one refused move sends the batch to be written move by move."""
-        batch = [(m.id, m.guard[0], m.guard[1], m.attempt, m.purge_after, m.result) for m in moves if isinstance(m.guard, Held)]
+        batch = [
+            (m.id, m.guard[0], m.guard[1], m.attempt, m.purge_after, m.result)
+            for m in moves
+            if isinstance(m.guard, Held)
+        ]
         db.execute("SAVEPOINT batch")
         db.execute(SQL["complete"], (json.dumps(batch), now))
         whole = db.changes() == len(moves)
         db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")
         return whole
 
-    def _write(self, db: apsw.Connection, move: Move, now: Micros, deltas: Deltas) -> Answer:
+    def _write(self, db: OwnConnection, move: Move, now: Micros, deltas: Deltas) -> Answer:
         job = _read(db, move.id)
         if job is None or not lifecycle.holds(job, move):
             return lifecycle.answer(job, move)
@@ -252,7 +271,9 @@ class SqliteStore:
                 return 0
         with self._transaction() as db:
             over = db.execute(SQL["purgeable"], (now, limit)).get
-            deltas: Deltas = Counter({(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))})
+            deltas: Deltas = defaultdict(
+                int, {(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))}
+            )
             db.execute(SQL["permit"], (now,))
             for name in ("purge_keys", "purge_attempts", "purge_steps", "purge"):
                 db.execute(SQL[name], (over,))
@@ -328,10 +349,10 @@ class SqliteStore:
         if os.path.lexists(path):
             msg = f"{path} is there already; a backup is written to a new file only."
             raise StoreError(msg)
-        with self._read_only() as db:
+        with self._read_only():
             target = apsw.Connection(path)
             try:
-                with target.backup("main", db, "main") as copy:
+                with target.backup("main", self._reader, "main") as copy:
                     while not copy.done:
                         copy.step(1000)
             finally:
@@ -346,32 +367,16 @@ class SqliteStore:
                 self._reader.close()
                 self._writer.close()
 
-    def _execute(self, name: str, *parameters: Any) -> None:  # noqa: ANN401
+    def _execute(self, name: str, *parameters: Any) -> None:
         with self._transaction() as db:
             db.execute(SQL[name], parameters)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[apsw.Connection]:
+    def _transaction(self) -> "_Transaction":
         self._after_fork()
-        with self._writing:
-            db = self._usable(self._writer)
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield db
-                except BaseException:
-                    _rollback(db)
-                    raise
-            except apsw.Error as error:
-                raise files.translate(error, self.path) from error
-            try:
-                db.execute("COMMIT")
-            except apsw.Error as error:
-                _rollback(db)
-                raise files.translate(error, self.path, committing=True) from error
+        return _Transaction(self)
 
     @contextmanager
-    def _read_only(self) -> Iterator[apsw.Connection]:
+    def _read_only(self) -> Iterator[OwnConnection]:
         self._after_fork()
         with self._reading:
             db = self._usable(self._reader)
@@ -397,16 +402,55 @@ class SqliteStore:
             self._open()
 
 
-def _read(db: apsw.Connection, id_: str) -> JobRecord | None:
+class _Transaction:
+    """One write transaction; a class of its own because it is entered for every single enqueue."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> OwnConnection:
+        store = self._store
+        store._writing.acquire()  # noqa: SLF001
+        try:
+            db = store._usable(store._writer)  # noqa: SLF001
+            db.execute("BEGIN IMMEDIATE")
+        except BaseException as error:
+            store._writing.release()  # noqa: SLF001
+            if isinstance(error, apsw.Error):
+                raise files.translate(error, store.path) from error
+            raise
+        return db
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        store = self._store
+        db = store._writer  # noqa: SLF001
+        try:
+            if error is None:
+                db.execute("COMMIT")
+        except apsw.Error as failure:
+            raise files.translate(failure, store.path, committing=True) from failure
+        finally:
+            _rollback(db)
+            store._writing.release()  # noqa: SLF001
+        if isinstance(error, apsw.Error):
+            raise files.translate(error, store.path) from error
+
+
+def _read(db: Connection, id_: str) -> JobRecord | None:
     row = db.execute(SQL["read"], (id_,)).fetchone()
     return None if row is None else rows.record(row)
 
 
 def _candidates(aggregated: str, queue: str) -> list[tuple[int, Micros, int, str, State]]:
-    return [(-priority, available_at, seq, queue, State(state)) for seq, priority, available_at, state in json.loads(aggregated)]
+    return [
+        (-priority, available_at, seq, queue, State(state))
+        for seq, priority, available_at, state in json.loads(aggregated)
+    ]
 
 
-def _tally(db: apsw.Connection, deltas: Deltas) -> None:
+def _tally(db: Connection, deltas: Deltas) -> None:
     for (queue, state), change in deltas.items():
         if change:
             db.execute(SQL["tally"], (queue, state.value, change))
