@@ -42,8 +42,9 @@ _TRIES = 20
 
 
 class Holdfast:
-    """An application's jobs. `url` says where they are kept; without one, `HOLDFAST_URL` or a file `holdfast.db` in
-    this folder.
+    """An application's jobs.
+
+    `url` says where they are kept; without one it is `HOLDFAST_URL`, or else a file `holdfast.db` in this folder.
     """
 
     def __init__(
@@ -77,9 +78,6 @@ class Holdfast:
         self._inserter: Inserter | None = None
         self._pid = 0
 
-    # Registering
-    # ----------------------------------------------------------------------------------------------------------
-
     @property
     def job(self) -> JobDecorator:
         """Decorate a function as a kind of job: `@app.job`, or `@app.job(queue=..., retry=..., timeout=...)`."""
@@ -94,9 +92,6 @@ class Holdfast:
     ) -> JobFunction[..., Any]:
         kind = self.registry.add(kind_of(fn, name, run_in, **defaults))
         return JobFunction(self, kind, fn, Options())
-
-    # Enqueueing
-    # -----------------------------------------------------------------------------------------------------------
 
     def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
         """Store a job by its kind's name, with the payload as JSON text or as a mapping; options as in `using`."""
@@ -133,7 +128,7 @@ class Holdfast:
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
         if any(one.connection is not None for one in batch):
-            msg = "Jobs for the caller's own transaction are enqueued one by one, with using(connection=...).enqueue(...)."
+            msg = "Jobs for the caller's own transaction are enqueued one by one: using(connection=...).enqueue(...)."
             raise BadInput(msg)
         return [one.new for one in batch]
 
@@ -159,10 +154,6 @@ class Holdfast:
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]
-
-    # Asking --------------------------------------------------------------------------------------------------------------
-    #     # Asking
-    # ---------------------------------------------------------------------------------------------------------------
 
     def get(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
         """Read one job; raises `JobNotFound`."""
@@ -206,10 +197,6 @@ class Holdfast:
     def envelope(self, id: UUID | str) -> dict[str, Any]:  # noqa: A002 - the job's own word
         """Give the eight-field message that stands for the job's next delivery."""
         return dialects.envelope(self._record(job_id(id)))
-
-    # Operating -----------------------------------------------------------------------------------------------------------
-    #     # Operating
-    # ------------------------------------------------------------------------------------------------------------
 
     def cancel(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
         """Cancel a job: at once while it waits, by asking its worker while it runs; a finished job stays as it is."""
@@ -263,10 +250,6 @@ class Holdfast:
         """Name the paused queues."""
         return self.store.paused()
 
-    # Working -------------------------------------------------------------------------------------------------------------
-    #     # Working
-    # --------------------------------------------------------------------------------------------------------------
-
     def service(
         self,
         *,
@@ -314,10 +297,6 @@ class Holdfast:
             owner=worker_id(),
             lease_id=lambda: secrets.token_hex(8),
         )
-
-    # The store -----------------------------------------------------------------------------------------------------------
-    #     # The store
-    # ------------------------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> Store:

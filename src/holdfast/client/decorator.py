@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.client.context import Context
 from holdfast.client.function import JobFunction
@@ -14,10 +14,38 @@ from holdfast.domain.retry import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
 Async = Coroutine[Any, Any, R]
+
+
+class _First(Protocol[P, R_co]):
+    """A handler whose first parameter is `ctx`. The name counts: a first parameter of type `object` would fit otherwise."""
+
+    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class _After1(Protocol[A_contra, R_co]):
+    """A handler of one parameter and `ctx`; a `ParamSpec` has no room for a parameter at its end."""
+
+    def __call__(self, a: A_contra, /, *, ctx: Context) -> R_co: ...
+
+
+class _After2(Protocol[A_contra, B_contra, R_co]):
+    """A handler of two parameters and `ctx`."""
+
+    def __call__(self, a: A_contra, b: B_contra, /, *, ctx: Context) -> R_co: ...
+
+
+class _After3(Protocol[A_contra, B_contra, C_contra, R_co]):
+    """A handler of three parameters and `ctx`."""
+
+    def __call__(self, a: A_contra, b: B_contra, c: C_contra, /, *, ctx: Context) -> R_co: ...
 
 
 class Registrar(Protocol):
@@ -34,25 +62,25 @@ class JobDecorator:
         self._defaults = defaults
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Async[R]], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _First[P, Async[R]], /) -> JobFunction[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, Context], Async[R]], /) -> JobFunction[[A], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After1[A, Async[R]], /) -> JobFunction[[A], R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, B, Context], Async[R]], /) -> JobFunction[[A, B], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After2[A, B, Async[R]], /) -> JobFunction[[A, B], R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, B, C, Context], Async[R]], /) -> JobFunction[[A, B, C], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After3[A, B, C, Async[R]], /) -> JobFunction[[A, B, C], R]: ...
     @overload
-    def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _First[P, R], /) -> JobFunction[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After1[A, R], /) -> JobFunction[[A], R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, Context], R], /) -> JobFunction[[A], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After2[A, B, R], /) -> JobFunction[[A, B], R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, B, Context], R], /) -> JobFunction[[A, B], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: _After3[A, B, C, R], /) -> JobFunction[[A, B, C], R]: ...
     @overload
-    def __call__(self, fn: Callable[[A, B, C, Context], R], /) -> JobFunction[[A, B, C], R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> JobFunction[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, fn: Callable[P, R], /) -> JobFunction[P, R]: ...
     @overload
     def __call__(
         self,

@@ -1,8 +1,9 @@
 """The invariants that can be read off one stored job: what the lifecycle never leaves behind, whatever happened.
 
-Each rule follows from `lifecycle` and is named by the promise it belongs to, so a record that breaks one was not written by the lifecycle
-alone: a hand-made change, a damaged file, or a bug of ours. A healthy store breaks none, at any moment, and that is tested for every
-order of moves. Instants are compared with a margin, because a machine's clock may be set back a little.
+Each rule follows from `lifecycle` and is named by the promise it belongs to, so a record that breaks one was not
+written by the lifecycle alone: a change by hand, a damaged file, or a bug of ours. A healthy store breaks none, at any
+moment, which is tested for every order of moves. Instants are compared with a margin, because a machine's clock may be
+set back a little.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ PROMISES = {
 """What is looked at here."""
 
 PATIENCE: Micros = MINUTE
-"""How long upkeep may take before what it should have done counts as forgotten; a lost leader's term alone is a quarter of this."""
+"""How long upkeep may take before what it should have done counts as forgotten. A lost leader's term is part of it."""
 SKEW: Micros = 1 * SECOND
 _GIVEN_BACK = frozenset({Verb.RELEASE, Verb.SNOOZE})
 _BLAMED = frozenset({Cause.EXHAUSTED, Cause.REJECTED, Cause.CRASHED})
@@ -46,18 +47,10 @@ def violations(
 ) -> list[Violation]:
     """List what is wrong with a job.
 
-    `ended` are its ended attempts, or None if they were not read. Upkeep needs a worker: `watched_since` says since when one has been
-    up, and None that there is none, in which case nothing counts as forgotten.
+    `ended` are its ended attempts, or None if they were not read. Upkeep needs a worker: `watched_since` says since
+    when one has been up, and None that there is none, in which case nothing counts as forgotten.
     """
-    found = [
-        *_final(job),
-        *_leased(job),
-        *_counted(job),
-        *_classified(job),
-        *_cancelled(job),
-        *_timely(job),
-        *_stepped(job),
-    ]
+    found = [violation for rule in _RULES for violation in rule(job)]
     if ended is not None:
         found += _history(job, ended)
     if watched_since is not None:
@@ -92,10 +85,7 @@ def _final(job: JobRecord) -> Iterator[Violation]:
     if job.result is not None and job.state is not State.SUCCEEDED:
         yield "S14", f"It is {job.state}, but has a result."
     if job.generation < 1 or (job.state is State.CREATED and (job.version, job.generation, job.token) != (1, 1, 0)):
-        yield (
-            "S14",
-            f"It is {job.state} in generation {job.generation} at version {job.version}, which nothing leads to.",
-        )
+        yield "S14", f"It is {job.state} at generation {job.generation}, version {job.version}; nothing leads there."
     least = job.generation + 2 * job.token - (job.state is State.RUNNING) + job.step_cursor
     if job.version < least:
         yield "S14", f"Its version is {job.version}, but what it has been through took at least {least} writes."
@@ -124,18 +114,15 @@ def _counted(job: JobRecord) -> Iterator[Violation]:
     if _open_or_won(job) and job.attempt < 1:
         yield "S18", f"It is {job.state}, but no attempt is counted."
     if job.state in (State.CREATED, State.QUEUED) and (job.attempt or job.crashes):
-        yield (
-            "S18",
-            f"It is {job.state} at attempt {job.attempt} with {job.crashes} crashes; a generation starts at none.",
-        )
-    most = job.crash_cap if job.state is State.DEAD else job.crash_cap - 1
-    if not 0 <= job.crashes <= min(most, job.attempt - (job.state is State.RUNNING)) or (
-        job.crashes and job.state is State.SUCCEEDED
-    ):
-        yield (
-            "S18",
-            f"It is {job.state} with {job.crashes} crashes in {job.attempt} attempts; the cap is {job.crash_cap}.",
-        )
+        yield "S18", f"It is {job.state}, but has had {job.attempt} attempts and {job.crashes} crashes."
+    if job.state is State.SUCCEEDED:
+        most = 0
+    elif job.state is State.DEAD:
+        most = min(job.crash_cap, job.attempt)
+    else:
+        most = min(job.crash_cap - 1, job.attempt - (job.state is State.RUNNING))
+    if not 0 <= job.crashes <= most:
+        yield "S18", f"It is {job.state} with {job.crashes} crashes (cap {job.crash_cap}) in {job.attempt} attempts."
 
 
 def _classified(job: JobRecord) -> Iterator[Violation]:
@@ -157,10 +144,8 @@ def _classified(job: JobRecord) -> Iterator[Violation]:
         Cause.EXPIRED: job.failure_code == EXPIRED,
     }
     if job.cause in right and not right[Cause(job.cause)]:
-        yield (
-            "S26",
-            f"Its cause is {job.cause}, but attempt {job.attempt} of {job.max_attempts}, {job.crashes} crashes and {job.failure_code} say otherwise.",
-        )
+        seen = f"{job.failure_code}, attempt {job.attempt} of {job.max_attempts} and {job.crashes} crashes"
+        yield "S26", f"Its cause is {job.cause}, but {seen} say otherwise."
 
 
 def _cancelled(job: JobRecord) -> Iterator[Violation]:
@@ -184,6 +169,9 @@ def _stepped(job: JobRecord) -> Iterator[Violation]:
         yield "S20", "It has a recorded step, but was never claimed."
 
 
+_RULES = (_final, _leased, _counted, _classified, _cancelled, _timely, _stepped)
+
+
 def _history(job: JobRecord, ended: Sequence[AttemptRecord]) -> Iterator[Violation]:
     """Follow the count of attempts through the record of them: charged by a failure, returned by a give-back."""
     expected = job.token - _open_or_won(job)
@@ -194,10 +182,8 @@ def _history(job: JobRecord, ended: Sequence[AttemptRecord]) -> Iterator[Violati
     possible = {0}
     for attempt in now_ended:
         if attempt.attempt - 1 not in possible:
-            yield (
-                "S18",
-                f"Claim {attempt.token} was counted as attempt {attempt.attempt}, which does not follow from those before it.",
-            )
+            told = f"Claim {attempt.token} was counted as attempt {attempt.attempt}"
+            yield "S18", f"{told}, which does not follow from those before it."
         possible = _counts_after(attempt)
     if job.attempt - _open_or_won(job) not in possible:
         yield "S18", f"It stands at attempt {job.attempt}, which does not follow from the {len(now_ended)} ended ones."

@@ -157,7 +157,8 @@ def create(id: str, new: NewJob, now: Micros) -> JobRecord:  # noqa: A002 - the 
     available_at, expires_at = due(new, now)
     return JobRecord(
         id, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
-        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state, 1, 1, 0, 0, available_at, 0,
+        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state,
+        1, 1, 0, 0, available_at, 0,
         None, None, None, None, None, None, None, now, None, None, None, None, None, False, 0, None,
     )  # fmt: skip
 

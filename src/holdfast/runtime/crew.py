@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 from holdfast.client.settings import Settings
@@ -36,10 +36,21 @@ class Lane(Protocol):
 
 
 class Crew:
-    """Runs attempts and reports each outcome once, through `finish`."""
+    """Runs attempts and reports each outcome once, through `finish`.
+
+    `mixed` says that kinds run in more than one sort of lane, which then share one limit.
+    """
 
     def __init__(
-        self, *, store: Store, settings: Settings, executor: Executor, clock: Clock, concurrency: int, finish: Finish
+        self,
+        *,
+        store: Store,
+        settings: Settings,
+        executor: Executor,
+        clock: Clock,
+        concurrency: int,
+        mixed: bool,
+        finish: Finish,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -49,9 +60,13 @@ class Crew:
         self._suspects = threading.Lock()
         self.on_begin: Callable[[Attempt], None] | None = None
         """Told of each attempt whose kind has a timeout, as it begins."""
+        self.closing = False
+        """Set when nothing more may begin: what comes to its turn is given back instead."""
+        self._slots = threading.Semaphore(concurrency) if mixed else None
+        self._loop = LoopLane(self._arun, concurrency, self._slots)
         self._lanes: dict[str, Lane] = {
             "thread": ThreadLanes(self._run, concurrency),
-            "loop": LoopLane(self._arun, concurrency),
+            "loop": self._loop,
             "process": ProcessLanes(self._run_in_child, concurrency),
         }
 
@@ -87,9 +102,25 @@ class Crew:
             lane.close()
 
     def _run(self, attempt: Attempt) -> None:
-        with self._suspects if attempt.job.crashes else nullcontext():
-            if self._may_begin(attempt) and self._start_on_record(attempt):
-                self._finish(attempt, self._executor.call(attempt))
+        if self._slots is not None or attempt.job.crashes:
+            with self._slot(), self._suspects if attempt.job.crashes else nullcontext():
+                self._call(attempt)
+        else:
+            self._call(attempt)
+
+    def _call(self, attempt: Attempt) -> None:
+        if self._may_begin(attempt) and self._start_on_record(attempt):
+            self._finish(attempt, self._executor.call(attempt))
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Take one of the slots that several kinds of lanes share."""
+        if self._slots is None:
+            yield
+            return
+        with self._slots:
+            yield
+        self._loop.poke()
 
     async def _arun(self, attempt: Attempt) -> None:
         if not self._may_begin(attempt):
@@ -108,8 +139,9 @@ class Crew:
         self._finish(attempt, await self._executor.acall(attempt))
 
     def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
-        if self._may_begin(attempt) and self._start_on_record(attempt):
-            self._finish(attempt, call(self._executor))
+        with self._slot():
+            if self._may_begin(attempt) and self._start_on_record(attempt):
+                self._finish(attempt, call(self._executor))
 
     def _may_begin(self, attempt: Attempt) -> bool:
         """Fence: nothing begins once the lease may have ended, or after the attempt was told to stop."""
@@ -118,7 +150,8 @@ class Crew:
         if attempt.stop is not None:
             self._finish(attempt, self._executor.stopped(attempt))
             return False
-        if self._clock.monotonic() > attempt.renewed + self._settings.lease * FENCE / SECOND:
+        late = self._clock.monotonic() > attempt.renewed + self._settings.lease * FENCE / SECOND
+        if late or self.closing:
             self._finish(attempt, lifecycle.release(attempt.job))
             return False
         if self.on_begin is not None and attempt.kind is not None and attempt.kind.timeout is not None:

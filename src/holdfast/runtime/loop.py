@@ -12,11 +12,15 @@ Run = Callable[[Attempt], Coroutine[Any, Any, None]]
 
 
 class LoopLane:
-    """An event loop that runs at most `most` attempts at a time; the rest wait in order."""
+    """An event loop that runs at most `most` attempts at a time; the rest wait in order.
 
-    def __init__(self, run: Run, most: int) -> None:
+    `slots` is given when other lanes share the limit; whoever gives one back then pokes this lane.
+    """
+
+    def __init__(self, run: Run, most: int, slots: threading.Semaphore | None) -> None:
         self._run = run
         self._most = most
+        self._slots = slots
         self._inbox: deque[Attempt] = deque()
         self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,7 +54,13 @@ class LoopLane:
     def replace(self) -> None:
         """Make up for a task that does not stop."""
         self._most += 1
-        if self._loop is not None:
+        if self._slots is not None:
+            self._slots.release()
+        self.poke()
+
+    def poke(self) -> None:
+        """Look whether a waiting attempt can start."""
+        if self._inbox and self._loop is not None:
             self._loop.call_soon_threadsafe(self._start)
 
     def close(self) -> None:
@@ -84,6 +94,8 @@ class LoopLane:
         loop = self._loop
         assert loop is not None
         while self._inbox and self._running < self._most:
+            if self._slots is not None and not self._slots.acquire(blocking=False):
+                return
             attempt = self._inbox.popleft()
             self._running += 1
             task = loop.create_task(self._run(attempt))
@@ -92,6 +104,8 @@ class LoopLane:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running -= 1
+        if self._slots is not None:
+            self._slots.release()
         if not task.cancelled():
             task.exception()
         self._start()

@@ -61,7 +61,13 @@ class Worker:
         self.trouble: str | None = None
         """What the store last complained about, while it does."""
         self.crew = Crew(
-            store=store, settings=settings, executor=executor, clock=clock, concurrency=concurrency, finish=self.finish
+            store=store,
+            settings=settings,
+            executor=executor,
+            clock=clock,
+            concurrency=concurrency,
+            mixed=len({registry[name].run_in for name in registry}) > 1,
+            finish=self.finish,
         )
         self._store = store
         self._registry = registry
@@ -70,8 +76,7 @@ class Worker:
         self._clock = clock
         self._lease_id = lease_id
         self._capped = queues is not None and any(most is not None for most in queues.values())
-        modes = {registry[name].run_in for name in registry}
-        self._pace = Pace(concurrency, prefetch=len(modes) == 1 and modes != {"process"} and not self._capped)
+        self._pace = Pace(concurrency, prefetch=not self._capped)
         self._finished: deque[tuple[Attempt, Move | None]] = deque()
         self._nudge = threading.Event()
         self._draining = False
@@ -107,6 +112,7 @@ class Worker:
 
     def give_back(self) -> None:
         """Release every claimed job that has not begun."""
+        self.crew.closing = True
         for attempt in self.crew.take_back():
             self.finish(attempt, lifecycle.release(attempt.job))
 

@@ -143,13 +143,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(groups=st.lists(st.lists(st.tuples(_news, _places), max_size=3), min_size=1, max_size=2))
     def insert(self, groups: list[list[tuple[NewJob, int]]]) -> None:
-        """Store groups of jobs, some under ids made early, some asked before."""
+        """Store groups of jobs, some under ids made early, some asked before.
+
+        Jobs of one instant get rising ids: which of them is older, nobody can tell.
+        """
+        self.clock.advance(microseconds=1)
+        early = len(groups) % 2
         wanted: list[InsertGroup] = []
         used: set[str] = set()
         for news in groups:
             group: list[tuple[str, NewJob]] = []
             for new, place in news:
-                fresh = (self.spare.pop(0 if place % 3 else 7), new) if len(self.spare) > _SPARE else None
+                fresh = (self.spare.pop(7 * early), new) if len(self.spare) > _SPARE else None
                 known = self.asked[place % len(self.asked)] if self.asked and place % 5 == 0 else None
                 one = known or fresh
                 if one and one[0] not in used:

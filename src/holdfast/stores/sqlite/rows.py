@@ -35,7 +35,8 @@ def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
     ready = int(available_at <= now) if new.state in CLAIMABLE else None
     return (
         id_, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
-        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state, available_at, ready,
+        new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state,
+        available_at, ready,
     )  # fmt: skip
 
 

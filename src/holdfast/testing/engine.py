@@ -1,0 +1,349 @@
+"""The engine of the `holdfast` fixture: an application whose jobs run when the test says so, under the test's clock.
+
+The lifecycle, the executor, the upkeep and the memory store are the real ones. What a worker does with threads and
+wake-ups is done here by the caller, one attempt after another in the order of claims, so that a test sees the same run
+every time. All that differs from a worker: jitter is drawn as zero, `run_in="process"` runs here as well, and the
+heartbeat of an attempt comes whenever its handler asks `ctx`.
+"""
+
+import asyncio
+import inspect
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+from holdfast.app import Holdfast
+from holdfast.client.explain import explain
+from holdfast.client.registry import Kind
+from holdfast.domain import lifecycle
+from holdfast.domain.errors import BadInput, KeyConflict, ResultTimeout
+from holdfast.domain.job import TERMINAL, JobRecord
+from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.moments import SECOND, duration, to_datetime
+from holdfast.port.clock import Clock
+from holdfast.port.store import Claim, Inserted, InsertGroup, Store
+from holdfast.runtime import delivery, upkeep
+from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.executor import Executor
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import ManualClock
+
+T = TypeVar("T")
+
+
+class NotAtRest(AssertionError):
+    """Jobs were still due after the most attempts that `run_until_idle` was allowed."""
+
+
+class TestHoldfast(Holdfast):
+    """A Holdfast application for one test, in which nothing runs and no time passes by itself."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        super().__init__("memory://", clock=self.clock)
+        self._jobs = _Jobs(self.clock)
+        self._opened = self._jobs
+        self._attached: list[tuple[Holdfast, dict[str, Any]]] = []
+        self._crashes: dict[str, int] = {}
+        self._reached: set[str] = set()
+        self._workers, self._leases = count(1), count(1)
+        self._owner = self._next_worker()
+        self._loop: asyncio.Runner | None = None
+        self._busy = threading.Lock()
+
+    def attach(self, app: Holdfast) -> Holdfast:
+        """Move an application onto this store and clock until the test ends; its kinds run here, by its settings."""
+        if isinstance(app, TestHoldfast) or not isinstance(app, Holdfast):
+            msg = f"attach takes the application under test, a Holdfast object; {app!r} is not one."
+            raise BadInput(msg)
+        if any(app is known for known, _ in self._attached):
+            return app
+        for name in app.registry:
+            self.registry.add(app.registry[name])
+        self.settings = app.settings
+        self._attached.append((app, dict(vars(app))))
+        vars(app).update(
+            url=self.url,
+            registry=self.registry,
+            close=lambda: None,
+            _clock=self.clock,
+            _opened=self._jobs,
+            _inserter=self._inserting(),
+            _pid=os.getpid(),
+            _await_result=self._await_result,
+        )
+        return app
+
+    @property
+    def now(self) -> datetime:
+        """The test's present."""
+        return to_datetime(self.clock.now())
+
+    def advance(
+        self,
+        span: timedelta = timedelta(0),
+        /,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
+    ) -> datetime:
+        """Let time pass and give the new present. Runs nothing: what has come due waits for `run_until_idle`."""
+        more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        self.clock.advance(microseconds=duration(span + more, "The time to advance by"))
+        return self.now
+
+    def crash_after(self, name: str, *, times: int = 1) -> None:
+        """Let the worker die the next time a job of this kind has run its body, before the outcome is recorded.
+
+        The lease stays until it expires, as with a real death: advance past it and run again to see what comes of it.
+        """
+        if type(times) is not int or times < 1:
+            msg = f"A worker crashes a whole number of times, 1 or more, not {times!r}."
+            raise BadInput(msg)
+        self._crashes[name] = self._crashes.get(name, 0) + times
+
+    def run_until_idle(self, max_jobs: int = 10_000) -> int:
+        """Run all that is due now, upkeep included; give the number of attempts, at most `max_jobs`, or `NotAtRest`.
+
+        Runs in this thread. Under a running event loop, async handlers get a loop of their own in a thread of its own;
+        `arun_until_idle` runs them on yours.
+        """
+        with self._alone():
+            executor, ran = self._executor(), 0
+            for attempt in self._due(max_jobs):
+                self._settle(executor, attempt, self._run(executor, attempt))
+                ran += 1
+            return ran
+
+    async def arun_until_idle(self, max_jobs: int = 10_000) -> int:
+        """Asynchronous twin of `run_until_idle`: async handlers run on this loop, others in a thread, one by one."""
+        with self._alone():
+            executor, ran = self._executor(), 0
+            for attempt in self._due(max_jobs):
+                move = await self._arun(executor, attempt)
+                if (task := asyncio.current_task()) and task.cancelling():
+                    raise asyncio.CancelledError
+                self._settle(executor, attempt, move)
+                ran += 1
+            return ran
+
+    def end(self) -> None:
+        """Give attached applications back as they were, and complain of a crash that never came."""
+        for app, before in reversed(self._attached):
+            vars(app).clear()
+            vars(app).update(before)
+        self._attached.clear()
+        if self._loop is not None:
+            self._loop.close()
+        self.close()
+        if missed := [name for name in self._crashes if name not in self._reached]:
+            known = ", ".join(sorted(self.registry)) or "none"
+            msg = (
+                f"crash_after({missed[0]!r}) was never reached: no job of that kind ran its body. Known kinds: {known}."
+            )
+            raise AssertionError(msg)
+
+    def _run(self, executor: Executor, attempt: "_Attempt") -> Move | None:
+        kind = attempt.kind
+        if kind is None:
+            return executor.unknown_kind(attempt.job, self._jobs.now())
+        if not self._begins(attempt):
+            return executor.stopped(attempt)
+        return self._finish(executor.acall(attempt)) if inspect.iscoroutinefunction(kind.fn) else executor.call(attempt)
+
+    async def _arun(self, executor: Executor, attempt: "_Attempt") -> Move | None:
+        kind = attempt.kind
+        if kind is None or not inspect.iscoroutinefunction(kind.fn):
+            return await asyncio.to_thread(self._run, executor, attempt)
+        if not self._begins(attempt):
+            return executor.stopped(attempt)
+        return await asyncio.create_task(executor.acall(attempt))
+
+    def _begins(self, attempt: "_Attempt") -> bool:
+        """Write the start down where a worker would."""
+        if lifecycle.must_record_start(attempt.job):
+            (answer,) = self._jobs.commit([lifecycle.start(attempt.job)])
+            attempt.stop = None if answer is Answer.OK else attempt.reason() or Stop.LOST
+        return attempt.stop is None
+
+    def _settle(self, executor: Executor, attempt: "_Attempt", move: Move | None) -> None:
+        if attempt.begun and attempt.kind is not None and self._crashes.get(attempt.kind.name):
+            self._crashes[attempt.kind.name] -= 1
+            self._reached.add(attempt.kind.name)
+            self._owner = self._next_worker()
+            return
+        if attempt.stop is None and attempt.reason() is Stop.TIMEOUT:
+            attempt.stop = Stop.TIMEOUT
+            move = executor.stopped(attempt)
+        delivery.settle(self._jobs, self.settings, move, attempt.job)
+
+    def _finish(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run an async handler on the fixture's own loop; in a thread, where this one has a loop already."""
+        if self._loop is None:
+            self._loop = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        run = partial(self._loop.run, coroutine, context=copy_context())
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run()
+        with ThreadPoolExecutor(1, "holdfast-test") as thread:
+            return thread.submit(run).result()
+
+    def _due(self, most: int) -> Iterator["_Attempt"]:
+        """Claim due jobs one by one, best first, until upkeep and claims find nothing more."""
+        ran: Counter[str] = Counter()
+        while self._keep_up() or self._jobs.due():
+            kept_up_at = self._jobs.now()
+            while due := self._jobs.due():
+                for job in self._until_news(due):
+                    if ran.total() >= most:
+                        raise NotAtRest(_restless(ran, job))
+                    want = Claim(self._owner, f"test-lease-{next(self._leases)}", self.settings.lease, 1, id=job.id)
+                    for claimed in self._jobs.claim(want):
+                        ran[claimed.kind] += 1
+                        yield _Attempt(claimed, self.registry.get(claimed.kind), self._jobs, self.clock)
+                if self._jobs.now() != kept_up_at:
+                    break
+
+    def _until_news(self, due: list[JobRecord]) -> Iterator[JobRecord]:
+        """Go through what was due at one look, as long as nothing else became due and time stands still."""
+        seen = self._jobs.news, self._jobs.now()
+        for job in due:
+            yield job
+            if (self._jobs.news, self._jobs.now()) != seen:
+                return
+
+    def _keep_up(self) -> int:
+        """Do the upkeep of a leading worker; give the number of jobs it changed."""
+        done = 0
+        jobs = self._jobs
+        while changed := upkeep.reap(jobs, self.settings) + upkeep.resubmit(jobs) + upkeep.purge(jobs):
+            done += changed
+        return done
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            msg = "Jobs are being run already; a handler cannot call run_until_idle, and two threads cannot share it."
+            raise BadInput(msg)
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _executor(self) -> Executor:
+        return _Executor(self.settings, lambda: 0.0)
+
+    def _next_worker(self) -> str:
+        return f"test-worker-{next(self._workers)}"
+
+    def _await_result(self, id_: str, timeout: float | None) -> object:
+        record = self._record(id_)
+        if record.state not in TERMINAL:
+            why = explain(self._jobs, record)
+            msg = f"Job {id_} is {record.state}; nothing runs by itself here, so call run_until_idle() first. {why}"
+            raise ResultTimeout(msg)
+        return super()._await_result(id_, timeout)
+
+
+class _Attempt(Attempt):
+    """An attempt that has no heart beside it: it looks for a reason to stop whenever its handler asks."""
+
+    __slots__ = ("_clock", "_store")
+
+    def __init__(self, job: JobRecord, kind: Kind | None, store: Store, clock: Clock) -> None:
+        super().__init__(job, kind, clock.monotonic())
+        self._store = store
+        self._clock = clock
+
+    @property
+    def stopping(self) -> bool:
+        if self.stop is None:
+            self.stop = self.reason()
+        return self.stop is not None
+
+    def reason(self) -> Stop | None:
+        """Say what a heartbeat would tell: out of time, cancelled, or no longer ours."""
+        timeout = None if self.kind is None else self.kind.timeout
+        if timeout is not None and self._clock.monotonic() - self.renewed >= timeout / SECOND:
+            return Stop.TIMEOUT
+        (record,) = self._store.read([self.job.id])
+        if record is None or record.lease is None or record.token != self.job.token:
+            return Stop.LOST
+        return Stop.CANCEL if record.cancel_requested else None
+
+
+class _Executor(Executor):
+    """Knows whether a body was reached, and lets the person at the keyboard interrupt one."""
+
+    @staticmethod
+    def bind(attempt: Attempt) -> Callable[[], Any]:
+        call = Executor.bind(attempt)
+        attempt.begun = True
+        return call
+
+    def failed(self, attempt: Attempt, error: BaseException) -> Move | None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        return super().failed(attempt, error)
+
+
+class _Jobs(MemoryStore):
+    """The memory store, with an eye on unfinished jobs: a long run need not look through finished ones each time."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__("memory://", clock)
+        self._unfinished: set[str] = set()
+        self.news = 0
+        """How often a job has become runnable."""
+
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+        answers = super().insert(groups)
+        self._note([inserted.job.id for group in answers if isinstance(group, list) for inserted in group])
+        return answers
+
+    def commit(self, moves: Sequence[Move]) -> list[Answer]:
+        answers = super().commit(moves)
+        self._note([move.id for move in moves])
+        return answers
+
+    def resume(self, queue: str) -> None:
+        super().resume(queue)
+        self.news += 1
+
+    def _note(self, ids: Sequence[str]) -> None:
+        now = self.now()
+        for id_, job in zip(ids, self.read(ids), strict=True):
+            if job is None or job.state in TERMINAL:
+                self._unfinished.discard(id_)
+            else:
+                self._unfinished.add(id_)
+                self.news += lifecycle.runnable(job, now)
+
+    def due(self) -> list[JobRecord]:
+        """List what can be claimed now, best first."""
+        now, paused = self.now(), self.paused()
+        jobs = [job for job in self.read(list(self._unfinished)) if job is not None and job.queue not in paused]
+        return sorted((job for job in jobs if lifecycle.runnable(job, now)), key=lifecycle.order)
+
+
+def _restless(ran: Counter[str], job: JobRecord) -> str:
+    most = ", ".join(f"{kind} ({times:,})" for kind, times in ran.most_common(3))
+    return (
+        f"After {ran.total():,} attempts jobs are still due, the next a {job.kind} ({job.id}); most went to {most}. "
+        "A job that enqueues itself, or comes back without a delay, never comes to rest; "
+        "if there really are so many, raise max_jobs."
+    )
