@@ -43,12 +43,12 @@ class Heart:
         self._changed = threading.Condition()
         self._stopped = False
         self._next_beat = clock.monotonic()
-        self._thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
+        self.thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
         worker.crew.on_begin = self._watch
 
     def start(self) -> None:
         """Begin to beat."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Beat no more."""

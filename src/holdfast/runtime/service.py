@@ -76,18 +76,19 @@ class Service:
             worker=self.worker, store=self._side_store, settings=settings, clock=clock, describe=self._describe
         )
         self._upkeep = Upkeep(self._side_store, settings, self.id)
+        self._queues = None if queues is None else list(queues)
+        self._listener = threading.Thread(target=self._listen, name="holdfast-listen", daemon=True)
         self._stopping = 0
         self._ended = threading.Event()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until idle if asked; then hand everything in."""
-        queues = None if self.worker.queues is None else list(self.worker.queues)
-        self._store.wait(queues, 0)
+        self._store.wait(self._queues, 0)
         if until_idle:
             self._upkeep.round()
         self._heart.start()
         self._upkeep.start()
-        threading.Thread(target=self._listen, args=(queues,), name="holdfast-listen", daemon=True).start()
+        self._listener.start()
         try:
             with self._signals():
                 self.worker.run(until_idle=until_idle)
@@ -100,10 +101,10 @@ class Service:
         self._stopping += 1
         self.worker.drain()
 
-    def _listen(self, queues: list[str] | None) -> None:
+    def _listen(self) -> None:
         while not self._ended.is_set():
             try:
-                if self._store.wait(queues, 1.0):
+                if self._store.wait(self._queues, 1.0):
                     self.worker.nudge()
             except (StoreError, OSError, ValueError):
                 self._ended.wait(1.0)
@@ -148,11 +149,17 @@ class Service:
         closing.join(_HAND_IN)
 
     def _let_go(self) -> None:
+        self._store.wake()
+        for thread in (self._listener, self._heart.thread, self._upkeep.thread):
+            if thread.is_alive():
+                thread.join()
         try:
             self._side_store.dismiss(self.id)
-            self._store.wake()
         except StoreError as error:
             log.warning("could not sign off: %s", error)
+        if self._store.capabilities.shared:
+            self._store.close()
+            self._side_store.close()
 
     def _describe(self) -> WorkerRecord:
         now = self._side_store.now()

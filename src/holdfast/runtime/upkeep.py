@@ -58,11 +58,11 @@ class Upkeep:
         self._owner = owner
         self._stop = threading.Event()
         self._lead_until: Micros = 0
-        self._thread = threading.Thread(target=self._live, name="holdfast-upkeep", daemon=True)
+        self.thread = threading.Thread(target=self._live, name="holdfast-upkeep", daemon=True)
 
     def start(self) -> None:
         """Begin the rounds."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End the rounds."""
