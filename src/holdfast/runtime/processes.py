@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from holdfast.client.registry import Kind
@@ -24,6 +25,7 @@ from holdfast.runtime.child import Verdict
 from holdfast.runtime.executor import Executor
 
 Run = Callable[[Attempt, Callable[[Executor], Move | None]], None]
+_PARTING = 2.0
 
 
 class ProcessLanes:
@@ -34,18 +36,17 @@ class ProcessLanes:
         self._most = min(most, os.cpu_count() or 1)
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._children: list[Child] = []
+        self._threads: list[threading.Thread] = []
 
     def put(self, attempts: list[Attempt]) -> None:
         """Hand attempts over, in order."""
         for attempt in attempts:
             self._inbox.put(attempt)
-        while len(self._children) < min(self._most, self._inbox.qsize()):
-            child = Child()
-            self._children.append(child)
-            threading.Thread(
-                target=self._work, args=(child,), name=f"holdfast-child-{len(self._children)}", daemon=True
-            ).start()
+        for _ in range(min(len(attempts), self._most - len(self._threads))):
+            name = f"holdfast-child-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, args=(Child(),), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def waiting(self) -> int:
         """Count the attempts that no child has taken yet."""
@@ -70,16 +71,16 @@ class ProcessLanes:
         """Nothing to make up for: a killed child is replaced at its next attempt."""
 
     def close(self) -> None:
-        """End every child once it is free."""
-        for _ in self._children:
+        """End every child once it is free, and wait a moment for those that are."""
+        for _ in self._threads:
             self._inbox.put(None)
-        for child in self._children:
-            child.hang_up()
+        for thread in self._threads:
+            thread.join(_PARTING)
 
     def _work(self, child: "Child") -> None:
         while (attempt := self._inbox.get()) is not None:
-            self._run(attempt, lambda executor, attempt=attempt: self._call(child, attempt, executor))  # type: ignore[misc]
-        child.kill()
+            self._run(attempt, partial(self._call, child, attempt))
+        child.end()
 
     def _call(self, child: "Child", attempt: Attempt, executor: Executor) -> Move | None:
         assert attempt.kind is not None
@@ -127,11 +128,11 @@ class Child:
             with contextlib.suppress(OSError):
                 self._process.kill()
 
-    def hang_up(self) -> None:
-        """Let a child that is free end by itself."""
+    def end(self) -> None:
+        """Hang up on a child that is free, and see it off."""
         if self._line is not None:
-            with contextlib.suppress(OSError):
-                self._line.shutdown(socket.SHUT_WR)
+            self._line.close()
+        self.epitaph()
 
     def epitaph(self) -> str:
         """Say how the child ended."""
