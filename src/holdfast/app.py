@@ -23,7 +23,7 @@ from holdfast.client.options import Options
 from holdfast.client.registry import JobHandler, Registry, handler_function, kind_of, text
 from holdfast.client.settings import settings
 from holdfast.domain import codec, dialects, lifecycle
-from holdfast.domain.errors import BadInput, IllegalMove, JobCancelled, JobDead, JobNotFound, ResultTimeout
+from holdfast.domain.errors import BadInput, BadPayload, IllegalMove, JobCancelled, JobDead, JobNotFound, ResultTimeout
 from holdfast.domain.ids import Ids, job_id
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, Retention, State
 from holdfast.domain.lifecycle import Answer, Move
@@ -104,13 +104,10 @@ class Holdfast:
     def prepare(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Prepared:
         """Validate a job by its kind's name, to be enqueued later."""
         known = self.registry[kind]
-        raw = (
-            payload
-            if isinstance(payload, str)
-            else codec.encode(dict(payload), f"The payload of {kind}", self.max_payload)
-        )
+        if not isinstance(payload, str):
+            payload = codec.encode(_mapping(payload, kind), f"The payload of {kind}", self.max_payload)
         chosen = Options().having(**options)
-        return Prepared(chosen.new_job(known, known.binder.check(raw, self.max_payload)), chosen.connection)
+        return Prepared(chosen.new_job(known, known.binder.check(payload, self.max_payload)), chosen.connection)
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Store many prepared jobs in one batch, all or none."""
@@ -322,10 +319,10 @@ class Holdfast:
         if self._inserter is None or self._pid != os.getpid():
             store = self.store
             with self._lock:
-                self._pid = os.getpid()
-                self._inserter = Inserter(
-                    store, Ids(lambda: self._clock.now() // 1000, random.SystemRandom().getrandbits)
-                )
+                if self._inserter is None or self._pid != os.getpid():
+                    ids = Ids(lambda: self._clock.now() // 1000, random.SystemRandom().getrandbits)
+                    self._inserter = Inserter(store, ids)
+                    self._pid = os.getpid()
         return self._inserter
 
     def _record(self, id_: str) -> JobRecord:
@@ -384,8 +381,17 @@ class Holdfast:
     acancel = asynchronous(cancel)
     apause = asynchronous(pause)
     aresume = asynchronous(resume)
+    apaused = asynchronous(paused)
+    aenvelope = asynchronous(envelope)
     aprocess = asynchronous(process)
     aredrive = asynchronous(redrive)
+
+
+def _mapping(payload: Any, kind: str) -> dict[str, Any]:
+    if not isinstance(payload, Mapping):
+        msg = f"The payload of {kind} is JSON text or a mapping, not {type(payload).__name__}."
+        raise BadPayload(msg)
+    return dict(payload)
 
 
 def _state(value: str | None) -> State | None:

@@ -14,7 +14,7 @@ def asynchronous(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate
     """Give the `async` form of a method that does I/O."""
 
     @wraps(method)
-    async def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self, *args, **kwargs)
 
     twin.__doc__ = f"Asynchronous twin of `{method.__name__}`."

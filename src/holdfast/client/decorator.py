@@ -25,7 +25,7 @@ Async = Coroutine[Any, Any, R]
 
 
 class _First(Protocol[P, R_co]):
-    """A handler whose first parameter is `ctx`. The name counts: a first parameter of type `object` would fit otherwise."""
+    """A handler whose first parameter is `ctx`. The name counts, or a first parameter of type `object` would do."""
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -84,6 +84,7 @@ class JobDecorator:
     @overload
     def __call__(
         self,
+        /,
         *,
         name: str | None = None,
         queue: str | None = None,
@@ -128,7 +129,7 @@ def checked_defaults(
         given["priority"] = checked_priority(priority)
     if timeout is not None:
         given["timeout"] = duration(timeout, "timeout")
-    exceptions = (permanent,) if isinstance(permanent, type) else tuple(permanent)
+    exceptions = tuple(permanent) if isinstance(permanent, tuple | list) else (permanent,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in exceptions):
         msg = f"permanent= takes exception classes, not {permanent!r}."
         raise BadInput(msg)

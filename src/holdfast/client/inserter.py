@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
@@ -34,7 +35,8 @@ class Ticket:
         if self._held is not None:
             self._held.release()
         elif self._future is not None:
-            self._future.get_loop().call_soon_threadsafe(_resolve, self._future)
+            with suppress(RuntimeError):  # its loop is closed: nobody waits any more, and the others must not suffer
+                self._future.get_loop().call_soon_threadsafe(_resolve, self._future)
 
     def block(self) -> threading.Lock:
         """Prepare to block a thread on this ticket."""
@@ -69,12 +71,11 @@ class Inserter:
         """Store these jobs together, sharing the commit with whoever else is waiting."""
         ticket = Ticket(self.group(jobs))
         with self._lock:
-            leads = not self._writing
+            blocked = ticket.block() if self._writing else None
             self._writing = True
-            if not leads:
-                blocked = ticket.block()
+            if blocked is not None:
                 self._pending.append(ticket)
-        if leads:
+        if blocked is None:
             self._lead([ticket])
         else:
             blocked.acquire()

@@ -33,7 +33,7 @@ class Job(Generic[R_co]):
 
     def __init__(self, owner: Owner, known: JobRecord | Inserted) -> None:
         self._owner = owner
-        self._known = known
+        self._known = known.found if isinstance(known, Inserted) and known.found else known
         self.duplicate = isinstance(known, Inserted) and known.duplicate
 
     @property

@@ -1,6 +1,6 @@
 """The choices a caller can make for one job, checked and turned into a `NewJob`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -31,8 +31,15 @@ class Options:
 
     def having(self, **choices: Any) -> Self:
         """Add choices, checked, to these; `None` means not chosen."""
-        chosen = {name: value for name, value in choices.items() if value is not None}
-        return replace(self, **dict(_checked(name, value) for name, value in chosen.items()))
+        if choices.get("run_after") is not None and choices.get("run_at") is not None:
+            msg = "run_after and run_at both say when the job may run; give one of them."
+            raise BadInput(msg)
+        chosen = dict(
+            _checked(name, value) for name, value in choices.items() if value is not None or name not in _NAMES
+        )
+        if "delay" in chosen:
+            chosen["run_at"] = None
+        return replace(self, **chosen)
 
     def new_job(self, kind: Kind, payload: str) -> NewJob:
         """Combine a kind, a payload and these choices."""
@@ -56,6 +63,9 @@ class Options:
         )
 
 
+_NAMES = {field.name for field in fields(Options)} - {"delay"} | {"run_after"}
+
+
 def _checked(name: str, value: Any) -> tuple[str, Any]:
     match name:
         case "queue" | "tenant" | "key" | "user" | "trace_id":
@@ -71,7 +81,7 @@ def _checked(name: str, value: Any) -> tuple[str, Any]:
         case "key_ttl" | "expires_after":
             return name, duration(value, name)
         case "trigger":
-            if value not in set(Trigger):
+            if not isinstance(value, str) or value not in set(Trigger):
                 msg = f"A trigger is one of {', '.join(Trigger)}; {value!r} is not."
                 raise BadInput(msg)
             return name, str(value)

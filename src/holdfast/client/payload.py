@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
 
 from holdfast.client.context import Context
 from holdfast.domain import codec
@@ -54,6 +54,11 @@ class Binder:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(name for name in self._signature.parameters if name != self.context)
+
+    @cached_property
+    def _positional(self) -> int:
+        parameters = self._signature.parameters
+        return sum(parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for name in self._names)
 
     @cached_property
     def _model(self) -> type[BaseModel] | None:
@@ -108,7 +113,7 @@ class Binder:
 
     def _value(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         names = self._names
-        if len(args) == len(names) and not kwargs:
+        if len(args) == len(names) == self._positional and not kwargs:
             return args[0] if self._model is not None else dict(zip(names, args, strict=True))
         if self.context is not None:
             kept = [p for name, p in self._signature.parameters.items() if name != self.context]
@@ -124,7 +129,10 @@ class Binder:
 
     def check(self, payload: str, limit: int) -> str:
         """Validate a payload that comes as JSON text, and give it as it will be stored."""
-        codec.sized(payload.encode(errors="surrogatepass"), f"The payload of {self.kind}", limit)
+        try:
+            codec.sized(payload.encode(), f"The payload of {self.kind}", limit)
+        except UnicodeEncodeError as error:
+            raise codec.unserialisable(f"The payload of {self.kind}", error) from error
         try:
             return self._dump(self._adapter.validator.validate_json(payload), limit)
         except (ValidationError, RecursionError) as error:
@@ -143,9 +151,14 @@ class Binder:
         if not isinstance(error, ValidationError):
             return BadPayload(f"{self.kind}: the payload is nested too deep.")
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        parts = [f"field {'.'.join(map(str, p['loc'])) or '(payload)'!r}: {p['msg']}" for p in problems[:5]]
+        parts = [f"field {'.'.join(map(str, p['loc'])) or '(payload)'!r}: {_complaint(p)}" for p in problems[:5]]
         more = f" (and {len(problems) - 5} more)" if len(problems) > 5 else ""  # noqa: PLR2004
         return BadPayload(f"{self.kind}: {'; '.join(parts)}{more}.")
+
+
+def _complaint(problem: ErrorDetails) -> str:
+    """Give Pydantic's own words, except where they repeat what was sent."""
+    return "Input has an unknown tag" if problem["type"] == "union_tag_invalid" else problem["msg"]
 
 
 def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:

@@ -1,4 +1,4 @@
-"""`make demo`: several hundred jobs, real worker processes killed with -9, and at the end a table that proves that nothing was lost."""
+"""`make demo`: several hundred jobs, workers killed with -9, and a table that proves that nothing was lost."""
 
 import os
 
@@ -11,8 +11,8 @@ FEWEST_JOBS, MOST_JOBS = 60, 2_000
 def run(jobs: int | None = None, live: bool = True) -> int:  # noqa: FBT001, FBT002 - `run(120, False)` is how the command line calls it
     """Run the demo; give 0 if every promise held, 1 if not.
 
-    `jobs` is how many jobs to run; if not given, `HOLDFAST_DEMO_JOBS` or 400. `live` draws a moving picture where there is a terminal to draw on.
-    The demo is repeated exactly with `HOLDFAST_DEMO_SEED`.
+    `jobs` is how many jobs to run; if not given, `HOLDFAST_DEMO_JOBS` or 400. `live` draws a moving picture where there
+    is a terminal to draw on. `HOLDFAST_DEMO_SEED` decides which jobs go wrong; if not given, it is drawn and printed.
     """
     from holdfast.demo.show import show
 

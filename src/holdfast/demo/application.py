@@ -1,4 +1,7 @@
-"""The demo's application: the kinds of job of a small document archive. Waiting stands for the work, so that any machine is fast enough."""
+"""The demo's application: the jobs of a small document archive.
+
+Waiting stands for the work, so that any machine is fast enough.
+"""
 
 import asyncio
 import os
@@ -72,7 +75,9 @@ def application(url: str, ledger: Ledger) -> Holdfast:
 
 def enqueue_backlog(app: Holdfast, plan: Plan) -> list[Job[Any]]:
     """Store every document and every webhook in one batch, all or none."""
-    documents = [app.prepare("fetch", document.model_dump(), key=f"fetch:{document.name}") for document in plan.documents]
+    documents = [
+        app.prepare("fetch", document.model_dump(), key=f"fetch:{document.name}") for document in plan.documents
+    ]
     calls = [app.prepare("webhook", call.model_dump(), key=f"webhook:{call.number}") for call in plan.calls]
     return app.enqueue_many(documents + calls)
 

@@ -1,4 +1,7 @@
-"""The demo's worker processes: started, watched, killed, replaced, and all gone at the end. Only processes started here are ever touched."""
+"""The demo's worker processes: started, watched, killed, replaced, and all gone at the end.
+
+Only processes started here are ever touched.
+"""
 
 import contextlib
 import signal
@@ -11,7 +14,7 @@ from pathlib import Path
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import SystemClock
 
-_MOST_STARTS = 20
+_MOST_STARTS = 12
 _STOP_SECONDS = 4.0
 
 

@@ -1,6 +1,7 @@
 """The ledger: what handlers really did, written by themselves to a file that no part of Holdfast reads or writes.
 
-One line per event, appended with a single write, so that lines of several processes never mix and a killed process leaves whole lines only.
+One line per event, appended with a single write, so that lines of several processes never mix and a killed process
+leaves whole lines only.
 """
 
 import json

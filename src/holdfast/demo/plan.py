@@ -1,8 +1,9 @@
 """What the demo sets out to do, and what must become of every job: pure, and the same for the same seed.
 
-A small document archive. Documents are fetched, read (OCR) and indexed, each stage a job that enqueues the next; customers are told by webhooks, many of which
-fail at first and some for good; each user gets a summary of the day, planned by two servers that know nothing of each other. One document
-kills every process that reads it, and one is in a format that nobody can read.
+A small document archive. Documents are fetched, read (OCR) and indexed, each stage a job that enqueues the next;
+customers are told by webhooks, many of which fail at first and some for good; each user gets a summary of the day,
+planned by two servers that know nothing of each other. One document kills every process that reads it, and one is in a
+format that nobody can read.
 """
 
 import random
@@ -50,7 +51,10 @@ class Summary(BaseModel):
 
 
 class Fate(NamedTuple):
-    """What must become of the job with this key. `misses`: how many of its first attempts fail; `delay`: how long it waits before the first."""
+    """What must become of the job with this key.
+
+    `misses` is how many of its first attempts fail, `delay` how long it waits before the first.
+    """
 
     key: str
     state: State = State.SUCCEEDED
@@ -130,9 +134,18 @@ def _documents(number: int, draw: random.Random, pace: float) -> tuple[Document,
 def _calls(number: int, draw: random.Random, pace: float) -> tuple[Call, ...]:
     hopeless = max(2, number // 30)
     flaky = number // 4
-    misses = [CALLS.max_attempts] * hopeless + [draw.choice((1, 1, 2)) for _ in range(flaky)] + [0] * (number - hopeless - flaky)
+    misses = (
+        [CALLS.max_attempts] * hopeless
+        + [draw.choice((1, 1, 2)) for _ in range(flaky)]
+        + [0] * (number - hopeless - flaky)
+    )
     draw.shuffle(misses)
     return tuple(
-        Call(number=n, url=f"https://customer-{draw.randrange(1, 40)}.example/hook", misses=missed, effort=draw.uniform(0.05, 0.2) * pace)
+        Call(
+            number=n,
+            url=f"https://customer-{draw.randrange(1, 40)}.example/hook",
+            misses=missed,
+            effort=draw.uniform(0.05, 0.2) * pace,
+        )
         for n, missed in enumerate(misses, 1)
     )

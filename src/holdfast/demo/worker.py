@@ -18,7 +18,7 @@ def main(url: str, path: str, name: str) -> None:
 
 
 def _leave_with_the_demo() -> None:
-    """The demo holds the other end of stdin and never writes: the end of it means that the demo is gone, however it went."""
+    """The demo holds the other end of stdin and never writes: the end of it means that the demo is gone."""
     os.read(0, 1)
     os._exit(0)
 

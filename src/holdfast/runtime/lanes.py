@@ -1,20 +1,22 @@
 """Where synchronous handlers run: a crew of threads that take attempts from one inbox.
 
-Threads are started only when all others are busy, and are daemons, so a handler that never returns cannot keep a
-process from ending. A thread can be
-asked to stop its handler (`interrupt`): Python raises `AttemptStopped` in it at its next bytecode, which a handler
-blocked in C does not see.
+As few threads are awake as the work needs. One is enough for handlers that return at once, and twenty awake threads
+would only fight for the interpreter; so a further thread is woken when a tick passes in which nobody took an attempt,
+which is what blocking handlers look like. Threads are daemons: a handler that never returns cannot keep a process from
+ending. A thread can be asked to stop its handler (`interrupt`): Python raises `AttemptStopped` in it at its next
+bytecode, which a handler blocked in C does not see.
 """
 
 import ctypes
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from holdfast.client.context import AttemptStopped
 from holdfast.runtime.attempt import Attempt
 
 Run = Callable[[Attempt], None]
+_TICK = 0.001
 
 
 class ThreadLanes:
@@ -23,76 +25,119 @@ class ThreadLanes:
     def __init__(self, run: Run, most: int) -> None:
         self._run = run
         self._most = most
-        self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._inbox: deque[Attempt] = deque()
         self._lock = threading.Lock()
-        self._started = 0
-        self._idle = 0
+        self._parked = threading.Semaphore(0)
+        self._awake = 0
+        self._hired = 0
+        self._taken = 0
+        self._closed = False
+        self._work_waits = threading.Event()
+        self._foreman: threading.Thread | None = None
 
     def put(self, attempts: list[Attempt]) -> None:
         """Hand attempts over, in order."""
-        for attempt in attempts:
-            self._inbox.put(attempt)
-        self._hire()
+        with self._lock:
+            self._inbox.extend(attempts)
+            if not self._awake:
+                self._wake_one()
+            if self._foreman is None and self._most > 1:
+                self._foreman = threading.Thread(target=self._oversee, name="holdfast-foreman", daemon=True)
+                self._foreman.start()
+        self._work_waits.set()
 
     def waiting(self) -> int:
         """Count the attempts that no thread has taken yet."""
-        return self._inbox.qsize()
+        return len(self._inbox)
 
     def take_back(self) -> list[Attempt]:
         """Take out the attempts that no thread has taken yet."""
         back: list[Attempt] = []
-        while not self._inbox.empty():
-            attempt = self._inbox.get()
-            if attempt is not None:
-                back.append(attempt)
+        while (attempt := self._next()) is not None:
+            back.append(attempt)
         return back
 
     def interrupt(self, attempt: Attempt) -> None:
         """Raise `AttemptStopped` in the thread that runs this attempt."""
         with self._lock:
             if isinstance(attempt.runner, int):
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(attempt.runner), ctypes.py_object(AttemptStopped)
-                )
+                stop = ctypes.py_object(AttemptStopped)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(attempt.runner), stop)
 
     def replace(self) -> None:
         """Make up for a thread whose handler does not stop."""
         with self._lock:
             self._most += 1
-        self._hire()
 
     def close(self) -> None:
         """Let every thread end once it is free."""
-        for _ in range(self._started):
-            self._inbox.put(None)
+        self._closed = True
+        self._work_waits.set()
+        self._parked.release(self._hired or 1)
 
-    def _hire(self) -> None:
-        if self._started < self._most and self._idle < self._inbox.qsize():
-            with self._lock:
-                if self._started >= self._most:
-                    return
-                self._started += 1
-                self._idle += 1
-            threading.Thread(target=self._work, name=f"holdfast-lane-{self._started}", daemon=True).start()
+    def _wake_one(self) -> bool:
+        """Wake a parked thread, or hire one; false if all are awake. The lock is held."""
+        if self._awake >= self._most:
+            return False
+        self._awake += 1
+        if self._awake > self._hired:
+            self._hired += 1
+            threading.Thread(target=self._work, name=f"holdfast-lane-{self._hired}", daemon=True).start()
+        else:
+            self._parked.release()
+        return True
+
+    def _oversee(self) -> None:
+        """Wake more threads while attempts wait and nobody takes them."""
+        pause = threading.Event()
+        while not self._closed:
+            self._work_waits.wait()
+            self._work_waits.clear()
+            more = 1
+            while self._inbox and not self._closed:
+                taken = self._taken
+                pause.wait(_TICK)
+                if taken != self._taken or not self._inbox:
+                    more = 1
+                    continue
+                with self._lock:
+                    for _ in range(min(more, len(self._inbox))):
+                        if not self._wake_one():
+                            break
+                more *= 2
+
+    def _next(self) -> Attempt | None:
+        try:
+            return self._inbox.popleft()
+        except IndexError:
+            return None
+
+    def _park(self) -> bool:
+        """Sleep until woken; false once the crew is closed."""
+        with self._lock:
+            if self._inbox:
+                return True
+            self._awake -= 1
+        self._parked.acquire()
+        return not self._closed
 
     def _work(self) -> None:
         me = threading.get_ident()
         while True:
-            attempt = None
             try:
-                attempt = self._inbox.get()
+                attempt = self._next()
                 if attempt is None:
-                    return
-                with self._lock:
-                    self._idle -= 1
-                    attempt.runner = me
-                self._hire()
+                    if not self._park():
+                        return
+                    continue
+                self._taken += 1
+                attempt.runner = me
                 try:
                     self._run(attempt)
                 finally:
                     with self._lock:
                         attempt.runner = None
-                        self._idle += 1
+                        if attempt.stopping:
+                            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
             except AttemptStopped:
-                if attempt is not None:
-                    attempt.runner = None
+                continue

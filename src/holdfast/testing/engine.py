@@ -312,7 +312,7 @@ class _Jobs(MemoryStore):
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
         answers = super().insert(groups)
-        self._note([inserted.job.id for group in answers if isinstance(group, list) for inserted in group])
+        self._note([one.id for group in answers if isinstance(group, list) for one in group])
         return answers
 
     def commit(self, moves: Sequence[Move]) -> list[Answer]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, assert_never
 import pytest
 
 from holdfast.domain import lifecycle
+from holdfast.domain.errors import KeyConflict
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import AttemptRecord, Failure, JobRecord, NewJob, Retention, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move
@@ -29,6 +30,13 @@ FLAKY = Failure("flaky", "the other side hung up", retryable=True)
 HOPELESS = Failure("hopeless", "no such document", retryable=False)
 BACKOFF = Retry.fixed(10).spec
 DELAY: Micros = 10 * SECOND
+
+
+class Stored(NamedTuple):
+    """The answer to one inserted job, as far as every store must agree on it."""
+
+    job: JobRecord
+    duplicate: bool
 
 
 class Held(NamedTuple):
@@ -63,11 +71,10 @@ class Lab:
         """Store a group that must be accepted."""
         return [answer.job for answer in self.accepted(news)]
 
-    def accepted(self, news: Sequence[NewJob]) -> list[Inserted]:
+    def accepted(self, news: Sequence[NewJob]) -> list[Stored]:
         """Store a group that must be accepted; give the whole answers."""
         [answer] = self.store.insert([list(zip(self.ids.take(len(news)), news, strict=True))])
-        assert isinstance(answer, list), answer
-        return answer
+        return stored(answer)
 
     def job(self, **fields: Any) -> JobRecord:
         """Store one job."""
@@ -169,6 +176,12 @@ class Lab:
 
 
 Case = Callable[[Lab], None]
+
+
+def stored(answer: list[Inserted] | KeyConflict) -> list[Stored]:
+    """Read the answer to a group that must be accepted."""
+    assert not isinstance(answer, KeyConflict), answer
+    return [Stored(one.job, one.duplicate) for one in answer]
 
 
 def cases(*modules: ModuleType) -> tuple[Case, ...]:

@@ -28,7 +28,7 @@ from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State
 from holdfast.domain.lifecycle import Held, Move, Seen
 from holdfast.domain.moments import HOUR, SECOND, Micros
 from holdfast.port.clock import Clock
-from holdfast.port.store import Beat, Claim, InsertGroup, Query, Store, WorkerRecord
+from holdfast.port.store import Beat, Claim, Inserted, Query, Store, WorkerRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -38,6 +38,7 @@ _WALKS = 60
 _STEPS = 40
 _SPARE = 10
 _LEASE: Micros = 5 * SECOND
+_TTL: Micros = 3 * SECOND
 _RETENTION = Retention(succeeded=4 * SECOND, cancelled=9 * SECOND, dead=20 * SECOND)
 _QUEUES = ("a", "b")
 _OWNERS = ("ada", "bob")
@@ -56,7 +57,7 @@ _news = st.builds(
     max_attempts=st.integers(1, 3),
     crash_cap=st.integers(1, 3),
     key=st.sampled_from([None, None, "k1", "k2"]),
-    key_ttl=st.sampled_from([None, 3 * SECOND]),
+    key_ttl=st.sampled_from([None, _TTL]),
     delay=_moments,
     run_at=st.none() | st.integers(-2, 2).map(lambda n: 1_767_225_600 * SECOND + n * SECOND),
     expires_after=st.sampled_from([None, None, 0, 2 * SECOND]),
@@ -110,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.reference = MemoryStore(clock=self.clock)
         self.ids = Ids(lambda: self.clock.now() // 1000, random.Random(1).getrandbits)  # noqa: S311 - the same ids in every walk
         self.spare = self.ids.take(40)
-        self.asked: list[tuple[str, NewJob]] = []
+        self.asked: list[tuple[list[tuple[str, NewJob]], Micros]] = []
         self.past: list[JobRecord] = []
         self.moves: list[Move] = []
         self.leases = 0
@@ -128,7 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def known(self) -> list[str]:
         """Name every id that was ever used, and one that was not."""
-        return sorted({id_ for id_, _ in self.asked}) + self.spare[-1:]
+        return sorted({id_ for group, _ in self.asked for id_, _ in group}) + self.spare[-1:]
 
     def wish(self, fields: dict[str, Any]) -> Claim:
         """Make a claim under a fresh lease id."""
@@ -141,29 +142,30 @@ class StoreMachine(RuleBasedStateMachine):
         """Keep records for those who act on what they once knew."""
         self.past = [*self.past, *(job for job in jobs if job not in self.past)][-100:]
 
-    @rule(groups=st.lists(st.lists(st.tuples(_news, _places), max_size=3), min_size=1, max_size=2))
-    def insert(self, groups: list[list[tuple[NewJob, int]]]) -> None:
-        """Store groups of jobs, some under ids made early, some asked before.
+    @rule(groups=st.lists(st.lists(_news, max_size=3), min_size=1, max_size=2))
+    def insert(self, groups: list[list[NewJob]]) -> None:
+        """Store groups of jobs, some under ids made early.
 
         Jobs of one instant get rising ids: which of them is older, nobody can tell.
         """
         self.clock.advance(microseconds=1)
-        early = len(groups) % 2
-        wanted: list[InsertGroup] = []
-        used: set[str] = set()
-        for news in groups:
-            group: list[tuple[str, NewJob]] = []
-            for new, place in news:
-                fresh = (self.spare.pop(7 * early), new) if len(self.spare) > _SPARE else None
-                known = self.asked[place % len(self.asked)] if self.asked and place % 5 == 0 else None
-                one = known or fresh
-                if one and one[0] not in used:
-                    used.add(one[0])
-                    group.append(one)
-            wanted.append(group)
-            self.asked += group
-        answers = self.both(lambda store: [_plain(answer) for answer in store.insert(wanted)])
-        self.remember([one.job for answer in answers if isinstance(answer, list) for one in answer])
+        early = 7 * (len(groups) - 1)
+        room = len(self.spare) - _SPARE
+        wanted = [[(self.spare.pop(early), new) for new in news] for news in groups if (room := room - len(news)) > 0]
+        self.asked += [(group, self.clock.now()) for group in wanted]
+        self.store(wanted)
+
+    @precondition(lambda self: self.asked)
+    @rule(places=st.lists(_places, min_size=1, max_size=2, unique=True))
+    def insert_again(self, places: list[int]) -> None:
+        """Send groups again, as after a lost reply: before a key's window or a job's retention can have ended."""
+        recent = [group for group, at in self.asked if at > self.clock.now() - _TTL]
+        self.store([recent[place % len(recent)] for place in places[: len(recent)]])
+
+    def store(self, groups: list[list[tuple[str, NewJob]]]) -> None:
+        """Insert into both."""
+        answers = self.both(lambda store: [_plain(answer) for answer in store.insert(groups)])
+        self.remember([job for answer in answers if isinstance(answer, list) for job, _ in answer])
 
     @rule(fields=_wishes)
     def claim(self, fields: dict[str, Any]) -> None:
@@ -340,9 +342,9 @@ def compare(open_store: Callable[[Clock], Store], phases: Collection[Phase] = tu
     )
 
 
-def _plain(answer: Any) -> Any:
-    """Make conflicts comparable: an exception equals only itself."""
-    return str(answer) if isinstance(answer, KeyConflict) else answer
+def _plain(answer: list[Inserted] | KeyConflict) -> str | list[tuple[JobRecord, bool]]:
+    """Make answers comparable: an exception equals only itself, and how a record is kept is a store's own affair."""
+    return str(answer) if isinstance(answer, KeyConflict) else [(one.job, one.duplicate) for one in answer]
 
 
 def _forged(move: Move, place: int) -> Move:

@@ -1,12 +1,14 @@
 """Between rows and records: the only place that knows how a JobRecord lies in SQLite."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import CLAIMABLE, JobRecord, NewJob, State
 from holdfast.domain.moments import Micros
+from holdfast.port.store import Claim
 
 _STATE = JobRecord._fields.index("state")
 _RETRYABLE = JobRecord._fields.index("failure_retryable")
@@ -24,9 +26,17 @@ def record(row: Sequence[Any]) -> JobRecord:
     return JobRecord._make(fields)
 
 
-def records(aggregated: str) -> list[JobRecord]:
-    """Build records from rows aggregated as JSON."""
-    return [record(row) for row in json.loads(aggregated)]
+def claimed(aggregated: str, want: Claim, now: Micros) -> list[JobRecord]:
+    """Build the records of jobs that were just claimed from rows of `claimed` aggregated as JSON."""
+    lease = (want.lease_id, want.owner, now + want.lease, now, None)
+    make, running = JobRecord._make, State.RUNNING
+    return [
+        make(
+            (*row[:16], running, *row[16:22], *lease, row[22], None, now, None, None, row[23], row[24],
+             None if row[25] is None else bool(row[25]), False, row[26], None)
+        )
+        for row in from_json(aggregated)
+    ]  # fmt: skip
 
 
 def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:

@@ -47,21 +47,22 @@ UPDATE job SET state = 'running', ready = NULL, version = version + 1, attempt =
 WHERE seq IN (SELECT value FROM json_each(?1)) AND ready IS NOT NULL
 
 -- name: claimed
-SELECT json_group_array(json_array({columns})) FROM (
+-- Only what the claim itself did not set; `rows.claimed` fills in the rest.
+SELECT json_group_array(json_array(
+  id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+  expires_at, steps_total, version, generation, attempt, crashes, available_at, token, started_at,
+  failure_code, failure_message, failure_retryable, step_cursor
+)) FROM (
   SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key
 )
 
 -- name: complete
--- The common ending, for a whole batch at once: (id, token, lease id, attempt, purge after, result) each.
-UPDATE job SET state = 'succeeded', version = version + 1, attempt = done.attempt, crashes = 0, lease_expires_at = NULL,
-  finished_at = ?2, updated_at = ?2, purge_at = ?2 + done.purge_after, cause = NULL,
-  failure_code = NULL, failure_message = NULL, failure_retryable = NULL, result = done.result
-FROM (
-  SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS lease_id, value ->> 3 AS attempt,
-         value ->> 4 AS purge_after, value ->> 5 AS result
-  FROM json_each(?1)
-) AS done
-WHERE job.id = done.id AND job.state = 'running' AND job.token = done.token AND job.lease_id = done.lease_id
+-- The common ending, for all jobs of one claim at once; ?1 is an object of results by job id.
+UPDATE job SET state = 'succeeded', version = version + 1, crashes = 0, lease_expires_at = NULL,
+  finished_at = ?2, updated_at = ?2, purge_at = ?2 + ?5, cause = NULL,
+  failure_code = NULL, failure_message = NULL, failure_retryable = NULL, result = done.value
+FROM json_each(?1) AS done
+WHERE job.id = done.key AND job.state = 'running' AND job.token = ?3 AND job.lease_id = ?4
 
 -- name: write
 -- What the lifecycle decided for one job, guarded by the version it was decided on.
@@ -94,7 +95,8 @@ SELECT json_group_array(json_array(state, token, lease_id, cancel_requested)) FR
 )
 
 -- name: abandon
-UPDATE job SET version = version + 1, lease_expires_at = ?2, updated_at = ?2 WHERE state = 'running' AND lease_owner = ?1
+UPDATE job SET version = version + 1, lease_expires_at = ?2, updated_at = ?2
+WHERE lease_expires_at IS NOT NULL AND lease_owner = ?1
 
 -- name: read
 SELECT {columns} FROM job WHERE id = ?1
@@ -113,12 +115,13 @@ INSERT INTO tally (queue, state, jobs) VALUES (?1, ?2, ?3) ON CONFLICT (queue, s
 SELECT queue, state, jobs FROM tally WHERE jobs <> 0
 
 -- name: expired_leases
-SELECT {columns} FROM job WHERE state = 'running' AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT ?2
+SELECT {columns} FROM job WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT ?2
 
 -- name: overdue
 SELECT {columns} FROM job WHERE expires_at IS NOT NULL AND ready IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2
 
 -- name: unsubmitted
+-- No job of this store is left `created` by an ordinary enqueue, so no index is kept for it: the counter says when to look.
 SELECT {columns} FROM job WHERE state = 'created' AND updated_at <= ?1 ORDER BY updated_at LIMIT ?2
 
 -- name: purgeable

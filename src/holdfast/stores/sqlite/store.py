@@ -20,7 +20,7 @@ import apsw
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, State, StepRecord
-from holdfast.domain.lifecycle import Answer, Held, Move, Verb
+from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
@@ -149,7 +149,7 @@ class SqliteStore:
         for _, _, _, queue, state in picked:
             deltas[queue, state] -= 1
             deltas[queue, State.RUNNING] += 1
-        return rows.records(db.execute(SQL["claimed"], (seqs,)).get)
+        return rows.claimed(db.execute(SQL["claimed"], (seqs,)).get, want, now)
 
     def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
         paused = {queue for (queue,) in db.execute(SQL["paused"])}
@@ -183,14 +183,15 @@ class SqliteStore:
 
     def _complete(self, db: OwnConnection, moves: list[Move], now: Micros) -> bool:
         """Complete a whole batch, or nothing: one refused move sends the batch to be written move by move."""
-        batch = [
-            (m.id, m.guard[0], m.guard[1], m.attempt, m.purge_after, m.result)
-            for m in moves
-            if isinstance(m.guard, Held)
-        ]
+        leases: dict[tuple[Any, ...], dict[str, str | None]] = {}
+        for move in moves:
+            leases.setdefault((*move.guard, move.purge_after), {})[move.id] = move.result
+        done = 0
         db.execute("SAVEPOINT batch")
-        db.execute(SQL["complete"], (json.dumps(batch), now))
-        whole = db.changes() == len(moves)
+        for (token, lease_id, purge_after), results in leases.items():
+            db.execute(SQL["complete"], (json.dumps(results), now, token, lease_id, purge_after))
+            done += db.changes()
+        whole = done == len(moves)
         db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")
         return whole
 
@@ -261,6 +262,8 @@ class SqliteStore:
     def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
         """List jobs that have been `created` for longer than this."""
         with self._read_only() as db:
+            if not any(state == State.CREATED for _, state, _ in db.execute(SQL["counts"])):
+                return []
             return [rows.record(row) for row in db.execute(SQL["unsubmitted"], (self.now() - older_than, limit))]
 
     def purge(self, limit: int) -> int:

@@ -6,8 +6,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import NewJob, State
 from holdfast.domain.moments import DAY, HOUR, MINUTE, SECOND
-from holdfast.port.store import Inserted
-from holdfast.testing.lab import RETENTION, Lab
+from holdfast.testing.lab import RETENTION, Lab, Stored, stored
 
 
 def a_job_is_stored_as_the_lifecycle_creates_it(lab: Lab) -> None:
@@ -17,7 +16,7 @@ def a_job_is_stored_as_the_lifecycle_creates_it(lab: Lab) -> None:
     )  # fmt: skip
     [id_] = lab.ids.take(1)
     [[answer]] = _accepted(lab, [(id_, new)])
-    assert answer == (lifecycle.create(id_, new, lab.clock.now()), False)
+    assert answer == Stored(lifecycle.create(id_, new, lab.clock.now()), duplicate=False)
     assert lab.store.read([id_]) == [answer.job]
     assert lab.store.attempts(id_) == []
     assert lab.store.steps(id_) == []
@@ -72,21 +71,21 @@ def a_conflict_names_the_job_that_owns_the_key(lab: Lab) -> None:
 def the_same_key_and_payload_return_the_first_job(lab: Lab) -> None:
     first = lab.job(key="k")
     [again] = lab.accepted([lab.new(key="k")])
-    assert again == (first, True)
+    assert again == Stored(first, duplicate=True)
     assert lab.counts() == {("default", State.QUEUED): 1}
 
 
 def a_duplicate_shows_the_first_job_as_it_is_now(lab: Lab) -> None:
     running = lab.take(lab.job(key="k"))
-    assert lab.accepted([lab.new(key="k")])[0] == (running, True)
+    assert lab.accepted([lab.new(key="k")])[0] == Stored(running, duplicate=True)
     done = lab.done(lifecycle.complete(running, None, RETENTION))
-    assert lab.accepted([lab.new(key="k")])[0] == (done, True)
+    assert lab.accepted([lab.new(key="k")])[0] == Stored(done, duplicate=True)
 
 
 def the_same_payload_in_another_key_order_is_the_same(lab: Lab) -> None:
     first = lab.job(key="k", payload='{"a":1,"b":{"x":[1,2],"y":null}}')
     [again] = lab.accepted([lab.new(key="k", payload='{"b": {"y": null, "x": [1, 2]}, "a": 1}')])
-    assert again == (first, True)
+    assert again == Stored(first, duplicate=True)
 
 
 def the_same_key_for_another_kind_is_a_conflict(lab: Lab) -> None:
@@ -111,7 +110,7 @@ def a_key_is_free_once_its_job_is_purged(lab: Lab) -> None:
 def a_key_is_free_once_its_window_ends_and_not_before(lab: Lab) -> None:
     first = lab.job(key="k", key_ttl=HOUR)
     lab.clock.advance(microseconds=HOUR - 1)
-    assert lab.accepted([lab.new(key="k", key_ttl=HOUR)])[0] == (first, True)
+    assert lab.accepted([lab.new(key="k", key_ttl=HOUR)])[0] == Stored(first, duplicate=True)
     lab.clock.advance(microseconds=1)
     [second] = lab.accepted([lab.new(key="k", payload='"else"')])
     assert not second.duplicate
@@ -124,12 +123,12 @@ def purging_a_key_s_former_job_leaves_the_key_to_its_owner(lab: Lab) -> None:
     owner = lab.job(key="k", delay=90 * DAY)
     lab.clock.advance(microseconds=RETENTION.succeeded)
     assert lab.store.purge(10) == 1
-    assert lab.accepted([lab.new(key="k")])[0] == (owner, True)
+    assert lab.accepted([lab.new(key="k")])[0] == Stored(owner, duplicate=True)
 
 
 def a_key_used_twice_in_one_group_makes_one_job(lab: Lab) -> None:
     first, other, again = lab.accepted([lab.new(key="k"), lab.new(), lab.new(key="k")])
-    assert again == (first.job, True)
+    assert again == Stored(first.job, duplicate=True)
     assert not first.duplicate
     assert lab.counts() == {("default", State.QUEUED): 2}
     assert other.job.id != first.job.id
@@ -163,14 +162,14 @@ def the_same_ids_asked_again_show_the_jobs_as_they_are_now(lab: Lab) -> None:
     [[first]] = _accepted(lab, [(id_, lab.new())])
     running = lab.take(first.job)
     lab.clock.advance(seconds=5)
-    assert _accepted(lab, [(id_, lab.new())]) == [[(running, False)]]
+    assert _accepted(lab, [(id_, lab.new())]) == [[Stored(running, duplicate=False)]]
     assert lab.read(running) == running
 
 
 def a_duplicate_asked_again_is_still_a_duplicate(lab: Lab) -> None:
     owner = lab.job(key="k")
     group = [(lab.ids.take(1)[0], lab.new(key="k"))]
-    assert _accepted(lab, group) == _accepted(lab, group) == [[(owner, True)]]
+    assert _accepted(lab, group) == _accepted(lab, group) == [[Stored(owner, duplicate=True)]]
 
 
 def an_id_made_early_and_stored_late_is_an_ordinary_job(lab: Lab) -> None:
@@ -182,7 +181,5 @@ def an_id_made_early_and_stored_late_is_an_ordinary_job(lab: Lab) -> None:
     assert [job.id for job in lab.claim(5)] == [first.id, early], "age is the time of storing, not of the id"
 
 
-def _accepted(lab: Lab, *groups: list[tuple[str, NewJob]]) -> list[list[Inserted]]:
-    answers = lab.store.insert(groups)
-    assert all(isinstance(answer, list) for answer in answers), answers
-    return [answer for answer in answers if isinstance(answer, list)]
+def _accepted(lab: Lab, *groups: list[tuple[str, NewJob]]) -> list[list[Stored]]:
+    return [stored(answer) for answer in lab.store.insert(groups)]

@@ -9,7 +9,7 @@ from holdfast.domain.errors import IllegalMove
 from holdfast.domain.job import CLAIMABLE, TERMINAL, WAITING, Retention, State
 from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import DAY, HOUR, SECOND
-from holdfast.testing.lab import FLAKY, HOPELESS, RETENTION, Lab
+from holdfast.testing.lab import FLAKY, HOPELESS, RETENTION, Lab, Stored
 
 
 def unsubmitted_jobs_are_listed_once_they_are_old_enough(lab: Lab) -> None:
@@ -76,7 +76,7 @@ def only_a_dead_job_can_be_redriven(lab: Lab) -> None:
 def a_redriven_job_keeps_its_key(lab: Lab) -> None:
     dead = lab.in_state(State.DEAD, key="k")
     again = lab.done(lifecycle.redrive(dead))
-    assert lab.accepted([lab.new(key="k")])[0] == (again, True)
+    assert lab.accepted([lab.new(key="k")])[0] == Stored(again, duplicate=True)
 
 
 def purge_waits_out_the_retention_of_each_end(lab: Lab) -> None:

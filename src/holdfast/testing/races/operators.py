@@ -10,8 +10,8 @@ from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import NewJob, State
 from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import MINUTE
-from holdfast.port.store import Claim, Inserted, Store
-from holdfast.testing.lab import FLAKY, RETENTION, Lab
+from holdfast.port.store import Claim, Store
+from holdfast.testing.lab import FLAKY, RETENTION, Lab, Stored, stored
 from holdfast.testing.races.start import together
 
 _ROUNDS = 30
@@ -23,7 +23,7 @@ def two_enqueuers_of_one_key_make_one_job(lab: Lab) -> None:
         new = lab.new(key=f"k{round_}")
         answers = together(partial(_insert, lab.store, left, new), partial(_insert, lab.other, right, new))
         first, second = sorted(
-            (answer for answer in answers if isinstance(answer, Inserted)), key=lambda one: one.duplicate
+            (answer for answer in answers if isinstance(answer, Stored)), key=lambda one: one.duplicate
         )
         assert (first.duplicate, second.duplicate) == (False, True)
         assert first.job == second.job == lab.read(first.job)
@@ -37,15 +37,16 @@ def two_enqueuers_of_one_key_with_two_payloads_meet_one_conflict(lab: Lab) -> No
         answers = together(partial(_insert, lab.store, left, news[0]), partial(_insert, lab.other, right, news[1]))
         assert sorted(isinstance(answer, KeyConflict) for answer in answers) == [False, True]
         stored = [job for job in lab.store.read([left, right]) if job]
-        assert stored == [answer.job for answer in answers if isinstance(answer, Inserted)]
+        assert stored == [answer.job for answer in answers if isinstance(answer, Stored)]
 
 
 def an_insert_sent_twice_stores_one_job(lab: Lab) -> None:
     for _ in range(_ROUNDS):
         [id_] = lab.ids.take(1)
         answers = together(partial(_insert, lab.store, id_, lab.new()), partial(_insert, lab.other, id_, lab.new()))
-        job = lab.store.read([id_])[0]
-        assert answers == [(job, False), (job, False)]
+        [job] = lab.store.read([id_])
+        assert job is not None
+        assert answers == [Stored(job, duplicate=False)] * 2
     assert lab.counts() == {("default", State.QUEUED): _ROUNDS}
 
 
@@ -147,13 +148,13 @@ def a_key_survives_the_purge_of_its_former_job(lab: Lab) -> None:
         lab.clock.advance(microseconds=RETENTION.succeeded)
         [id_] = lab.ids.take(1)
         answer, _ = together(partial(_insert, lab.store, id_, lab.new(key=key)), lambda: lab.other.purge(10))
-        assert isinstance(answer, Inserted)
+        assert isinstance(answer, Stored)
         assert lab.store.read([old.id]) == [None]
         if answer.duplicate:
             assert answer.job == old
             assert lab.store.read([id_]) == [None]
         else:
-            assert lab.accepted([lab.new(key=key)])[0] == (answer.job, True)
+            assert lab.accepted([lab.new(key=key)])[0] == Stored(answer.job, duplicate=True)
     assert list(lab.store.check()) == []
 
 
@@ -210,12 +211,9 @@ def counts_are_right_after_a_crowd(lab: Lab) -> None:
     assert list(lab.store.check()) == []
 
 
-def _insert(store: Store, id_: str, new: NewJob) -> Inserted | KeyConflict:
+def _insert(store: Store, id_: str, new: NewJob) -> Stored | KeyConflict:
     [answer] = store.insert([[(id_, new)]])
-    if isinstance(answer, KeyConflict):
-        return answer
-    [inserted] = answer
-    return inserted
+    return answer if isinstance(answer, KeyConflict) else stored(answer)[0]
 
 
 def _commit(store: Store, move: Move) -> Answer:

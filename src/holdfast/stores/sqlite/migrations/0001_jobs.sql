@@ -49,9 +49,8 @@ CREATE TABLE job (
 -- The order of this index is the order of a claim, and it holds due jobs only: no backlog or history can slow it.
 CREATE INDEX job_ready ON job (queue, priority DESC, available_at, seq) WHERE ready = 1;
 CREATE INDEX job_scheduled ON job (queue, available_at) WHERE ready = 0;
-CREATE INDEX job_leased ON job (lease_expires_at) WHERE state = 'running';
+CREATE INDEX job_leased ON job (lease_expires_at) WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND ready IS NOT NULL;
-CREATE INDEX job_created ON job (updated_at) WHERE state = 'created';
 CREATE INDEX job_dead ON job (id) WHERE state = 'dead';
 CREATE INDEX job_purge ON job (purge_at) WHERE purge_at IS NOT NULL;
 

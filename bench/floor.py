@@ -1,0 +1,78 @@
+"""The floor: what bare apsw does on this machine with the same durability (WAL, synchronous=FULL) and nothing around it."""
+
+import time
+from pathlib import Path
+
+import apsw
+
+DDL = """
+CREATE TABLE jobs (id INTEGER PRIMARY KEY, state INTEGER NOT NULL DEFAULT 0, kind TEXT NOT NULL, args TEXT NOT NULL,
+  attempt INTEGER NOT NULL DEFAULT 0, run_at REAL NOT NULL DEFAULT 0, claimed_at REAL, done_at REAL);
+CREATE INDEX jobs_ready ON jobs (id) WHERE state = 0;
+"""
+ROW = ("noop", '{"a":1,"b":1}')
+INSERT = "INSERT INTO jobs (kind, args) VALUES (?, ?)"
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Open a file with the durable settings that Holdfast uses."""
+    db = apsw.Connection(str(path))
+    for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+    return db
+
+
+def fresh(folder: Path) -> apsw.Connection:
+    """Make an empty floor."""
+    db = connect(folder / f"floor-{time.monotonic_ns()}.db")
+    db.execute(DDL)
+    return db
+
+
+def bulk(folder: Path, jobs: int, batch: int = 100) -> float:
+    """Insert in batches; jobs per second."""
+    db = fresh(folder)
+    started = time.perf_counter()
+    for _ in range(jobs // batch):
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(INSERT, [ROW] * batch)
+        db.execute("COMMIT")
+    return jobs / (time.perf_counter() - started)
+
+
+def drain(folder: Path, jobs: int, batch: int = 100) -> float:
+    """Claim and complete in batches, one transaction each; jobs per second."""
+    db = fresh(folder)
+    db.execute("BEGIN")
+    db.executemany(INSERT, [ROW] * jobs)
+    db.execute("COMMIT")
+    started = time.perf_counter()
+    ids: list[int] = []
+    done = 0
+    while True:
+        db.execute("BEGIN IMMEDIATE")
+        if ids:
+            listed = ",".join(map(str, ids))
+            db.execute(f"UPDATE jobs SET state = 2, done_at = ? WHERE state = 1 AND id IN ({listed})", (time.time(),))
+        rows = db.execute(
+            "UPDATE jobs SET state = 1, attempt = attempt + 1, claimed_at = ? WHERE id IN "
+            "(SELECT id FROM jobs WHERE state = 0 ORDER BY id LIMIT ?) RETURNING id, kind, args",
+            (time.time(), batch),
+        ).fetchall()
+        db.execute("COMMIT")
+        if not rows:
+            break
+        ids = [int(row[0]) for row in rows]
+        done += len(ids)
+    assert done == jobs
+    return jobs / (time.perf_counter() - started)
+
+
+def single(db: apsw.Connection, statement: str, row: object, jobs: int) -> float:
+    """Insert and commit one at a time; jobs per second."""
+    started = time.perf_counter()
+    for _ in range(jobs):
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(statement, row() if callable(row) else row)
+        db.execute("COMMIT")
+    return jobs / (time.perf_counter() - started)

@@ -1,0 +1,1 @@
+"""The command line: every command asks the same `Holdfast` object that applications use."""

@@ -1,0 +1,63 @@
+"""Which store a command works on: `--url`, else HOLDFAST_URL, else the file in this folder."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.app import DEFAULT_URL, Holdfast
+from holdfast.domain.errors import BadInput, StoreError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SECRET = re.compile(r"((?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
+_LOCAL = ("sqlite", "memory")
+
+
+def url_option(command: F) -> F:
+    """Let a command be told which store to use."""
+    return click.option(
+        "--url", envvar="HOLDFAST_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="The store."
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Let a command answer in JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")(command)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Holdfast]:
+    """Open a store that must be there already: looking around never makes one."""
+    require_existing(url)
+    app = Holdfast(url)
+    try:
+        yield app
+    finally:
+        app.close()
+
+
+def require_existing(url: str) -> None:
+    """Refuse a store that holds nothing because it is not there."""
+    if url.startswith("memory:"):
+        msg = "memory:// lives inside one process, so there is nothing of it to see from here; name a store with --url."
+        raise BadInput(msg)
+    if url.startswith("sqlite://"):
+        from holdfast.stores.sqlite.connection import path_of
+
+        path = path_of(url)
+        if not path.exists():
+            msg = f"There is no database at {path}; name another with --url, or make it with: holdfast migrate."
+            raise StoreError(msg)
+
+
+def masked(url: str) -> str:
+    """Show a URL without its password."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in _LOCAL:
+        return url
+    person, at, place = rest.rpartition("@")
+    if at:
+        rest = f"{person.partition(':')[0]}:***@{place}" if ":" in person else f"{person}@{place}"
+    return scheme + separator + _SECRET.sub(r"\1***", rest)

@@ -1,0 +1,140 @@
+"""`holdfast worker`: one worker in this process, or several under a parent that keeps them up."""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from holdfast.app import DEFAULT_CONCURRENCY, Holdfast
+from holdfast.cli.output import plural
+from holdfast.cli.store import masked
+from holdfast.cli.target import load, parse
+from holdfast.domain.errors import BadInput
+from holdfast.runtime.supervisor import Supervisor, follow_parent, parent_id
+
+F = TypeVar("F", bound=Callable[..., Any])
+LEVELS = ("debug", "info", "warning", "error")
+log = logging.getLogger("holdfast")
+
+
+class Work(NamedTuple):
+    """What a worker is asked to do; the same for each process of several."""
+
+    target: str
+    queue: tuple[str, ...]
+    concurrency: int
+    log_level: str
+    until_idle: bool = False
+
+    @property
+    def queues(self) -> dict[str, int | None] | None:
+        """The queues to serve, each with the most jobs of it at once; None for every queue."""
+        return dict(map(_queue, self.queue)) or None
+
+    def command(self, worker_id: str, parent_fd: int) -> list[str]:
+        """Give the command line of one process that does this."""
+        queues = [word for each in self.queue for word in ("--queue", each)]
+        return [
+            sys.executable, "-m", "holdfast", "worker", self.target, *queues, "--concurrency", str(self.concurrency),
+            "--log-level", self.log_level, *(["--until-idle"] if self.until_idle else []),
+            "--worker-id", worker_id, "--parent-fd", str(parent_fd),
+        ]  # fmt: skip
+
+
+def work_options(command: F) -> F:
+    """Let a command say what a worker does."""
+    for option in (
+        click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
+        click.option(
+            "-c", "--concurrency", type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, show_default=True,
+            help="The most jobs at once in one process.",
+        ),
+        click.option(
+            "-q", "--queue", multiple=True, metavar="NAME[=MAX]", callback=_checked_queues,
+            help="A queue to serve, and the most jobs of it at once; every queue if not given. May be repeated.",
+        ),
+        click.argument("target", metavar="MODULE:APP"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _checked_queues(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for each in value:
+        try:
+            _queue(each)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+    return value
+
+
+def _queue(text: str) -> tuple[str, int | None]:
+    name, separator, most = text.rpartition("=")
+    if not separator:
+        return text, None
+    if not name or not most.isdecimal() or int(most) < 1:
+        msg = f"{text!r} is not NAME or NAME=MAX with a MAX of 1 or more."
+        raise ValueError(msg)
+    return name, int(most)
+
+
+@click.command("worker")
+@work_options
+@click.option(
+    "--processes", type=click.IntRange(min=1), help="Keep this many worker processes up, replacing any that dies."
+)
+@click.option("--until-idle", is_flag=True, help="End once nothing is running or comes due within a second.")
+@click.option("--worker-id", hidden=True, help="The name to work under.")
+@click.option("--parent-fd", type=int, hidden=True, help="A pipe that closes when the supervising process is gone.")
+def worker(processes: int | None, worker_id: str | None, parent_fd: int | None, **work: Any) -> None:
+    """Run the jobs of an application until SIGTERM or SIGINT.
+
+    MODULE:APP names it, as in shop.tasks:app or path/to/file.py:app. The first signal lets running jobs finish, the
+    second gives them back and ends at once.
+    """
+    asked = Work(**work)
+    app = load(parse(asked.target))
+    _set_up_logging(asked.log_level)
+    if not len(app.registry):
+        log.warning("%s has no jobs registered; import the modules that define them", asked.target)
+    if processes is not None:
+        raise click.exceptions.Exit(_supervise(app, asked, processes))
+    service = app.service(queues=asked.queues, concurrency=asked.concurrency, worker_id=worker_id)
+    if parent_fd is not None:
+        follow_parent(parent_fd, service.stop)
+    click.echo(f"worker {service.id} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
+    sys.stdout.flush()
+    service.run(until_idle=asked.until_idle)
+
+
+def _supervise(app: Holdfast, asked: Work, processes: int) -> int:
+    if not app.store.capabilities.shared:
+        msg = f"{masked(app.url)} cannot be shared by several processes; leave --processes out, or use sqlite:///."
+        raise BadInput(msg)
+    supervisor = Supervisor(
+        command=asked.command,
+        processes=processes,
+        store=app.store,
+        settings=app.settings,
+        until_idle=asked.until_idle,
+    )
+    many = "1 process, which" if processes == 1 else f"{processes} processes, each of which"
+    click.echo(f"supervisor {parent_id()} of {many} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
+    sys.stdout.flush()
+    return supervisor.run()
+
+
+def _told(queues: Mapping[str, int | None] | None, concurrency: int) -> str:
+    if queues is None:
+        served = "all queues"
+    else:
+        served = ", ".join(name if most is None else f"{name} (at most {most})" for name, most in queues.items())
+    return f"serves {served}, {plural(concurrency, 'job')} at once,"
+
+
+def _set_up_logging(level: str) -> None:
+    """Log to standard error, unless the application has set up logging itself."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log.setLevel(level.upper())
