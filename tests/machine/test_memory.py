@@ -12,7 +12,7 @@ from holdfast.testing.machine import compare
 
 
 def test_memory_does_as_memory_does() -> None:
-    compare(lambda clock: MemoryStore(clock=clock))
+    compare(lambda clock: MemoryStore(clock=clock), walks=50)
 
 
 def test_a_store_that_strays_is_caught() -> None:

@@ -63,7 +63,7 @@ class Binder:
     @cached_property
     def _model(self) -> type[BaseModel] | None:
         only = self._hints[self._names[0]] if len(self._names) == 1 else None
-        return only if _is_model(only) else None
+        return only if is_model(only) else None
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -161,5 +161,6 @@ def _complaint(problem: ErrorDetails) -> str:
     return "Input has an unknown tag" if problem["type"] == "union_tag_invalid" else problem["msg"]
 
 
-def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
+def is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
+    """Tell whether this is a Pydantic model."""
     return isinstance(hint, type) and issubclass(hint, BaseModel)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from holdfast.client.payload import Binder
+from holdfast.client.payload import Binder, is_model
 from holdfast.domain.errors import BadInput, UnknownKind
 from holdfast.domain.moments import Micros
 from holdfast.domain.retry import DEFAULT_RETRY, Retry
@@ -101,29 +101,38 @@ class Registry:
 
 def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **defaults: Any) -> Kind:
     """Make a kind of a function: async ones run on the loop, others in a thread unless a process is asked for."""
+    if not hasattr(fn, "__name__"):
+        msg = f"A job is a function; wrap this {type(fn).__name__} in one, with a name and types of its own."
+        raise BadInput(msg)
+    known_as = text(name or fn.__name__, "kind")
     is_async = inspect.iscoroutinefunction(fn)
     if run_in not in (None, "loop", "thread", "process"):
         msg = f"run_in is 'loop', 'thread' or 'process', not {run_in!r}."
         raise BadInput(msg)
     if is_async and run_in == "thread":
-        msg = f"{fn.__name__} is async; it runs on the loop or in a process, not in a thread."
+        msg = f"{known_as} is async; it runs on the loop or in a process, not in a thread."
         raise BadInput(msg)
     if not is_async and run_in == "loop":
-        msg = (
-            f"{fn.__name__} is not async; on the loop it would block every other job. Run it in a thread or a process."
-        )
+        msg = f"{known_as} is not async; on the loop it would block every other job. Run it in a thread or a process."
         raise BadInput(msg)
-    kind = Kind(text(name or fn.__name__, "kind"), fn, run_in=run_in or ("loop" if is_async else "thread"), **defaults)
+    kind = Kind(known_as, fn, run_in=run_in or ("loop" if is_async else "thread"), **defaults)
     kind.binder  # noqa: B018 - refuses parameters that cannot be stored
     return kind
 
 
 def handler_function(name: str, handler: type[JobHandler]) -> Callable[..., Any]:
     """Give a handler class the shape of a function."""
+    text(name, "kind")
     if not (isinstance(handler, type) and hasattr(handler, "payload_model") and hasattr(handler, "handle")):
         msg = f"{name}: a handler class needs payload_model() and handle(payload)."
         raise BadInput(msg)
-    model = handler.payload_model()
+    try:
+        model = handler.payload_model()
+    except NotImplementedError:
+        model = None
+    if not is_model(model):
+        msg = f"{name}: payload_model() of a handler class gives the Pydantic model of its payloads."
+        raise BadInput(msg)
 
     if inspect.iscoroutinefunction(handler.handle):
 

@@ -30,6 +30,8 @@ from holdfast.runtime.upkeep import BATCH, reap
 log = logging.getLogger("holdfast.supervisor")
 WRONG_USE = 2
 """The exit code of a child that was asked for something impossible: another one would fare no better."""
+_STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT})
+"""The exit codes of a child that did as it was told, even if it was told before it could begin."""
 _QUICK = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.25, 10.0
 _AFTER_GRACE = 2.0
@@ -166,7 +168,7 @@ class Supervisor:
         self._children.remove(child)
         self._undertaker.settle(child.id)
         if self._asked:
-            if code not in (0, -signal.SIGTERM):
+            if code not in _STOPPED:
                 log.warning("worker %s %s", child.id, _epitaph(code))
                 self._code = self._code or 1
         elif code == WRONG_USE:
@@ -185,14 +187,17 @@ class Supervisor:
         return 0.0 if quick <= 1 else min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** min(quick - 1, 10))
 
     def _pass_on(self) -> None:
-        """Tell every child to stop, as we have been told; whoever does not manage in time is killed."""
+        """Tell every child to stop, as we have been told; whoever does not manage in time is killed.
+
+        The second word is another signal than the first: two of a kind may arrive as one.
+        """
         self._asked += 1
         self._due.clear()
         wait = self._grace + _AFTER_GRACE if self._asked == 1 else _AFTER_RELEASE
         deadline = time.monotonic() + wait
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
         for child in self._children:
-            _signal(child, signal.SIGTERM)
+            _signal(child, signal.SIGTERM if self._asked == 1 else signal.SIGINT)
 
     def _kill_late(self) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:

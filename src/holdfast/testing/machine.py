@@ -34,7 +34,7 @@ from holdfast.testing.clock import ManualClock
 
 T = TypeVar("T")
 
-_WALKS = 60
+_WALKS = 300
 _STEPS = 40
 _SPARE = 10
 _LEASE: Micros = 5 * SECOND
@@ -321,18 +321,19 @@ class StoreMachine(RuleBasedStateMachine):
         return _forged(move, place) if when == "forged" else move
 
 
-def compare(open_store: Callable[[Clock], Store], phases: Collection[Phase] = tuple(Phase)) -> None:
+def compare(
+    open_store: Callable[[Clock], Store], *, walks: int = _WALKS, phases: Collection[Phase] = tuple(Phase)
+) -> None:
     """Walk until the walks are done or a difference is found, shown then as the shortest walk that leads to it."""
 
     class Subject(StoreMachine):
         pass
 
     Subject.open_store = staticmethod(open_store)
-    walks = int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", _WALKS))
     run_state_machine_as_test(
         Subject,
         settings=settings(
-            max_examples=walks,
+            max_examples=int(os.environ.get("HOLDFAST_MACHINE_EXAMPLES", walks)),
             stateful_step_count=_STEPS,
             deadline=None,
             phases=phases,

@@ -134,21 +134,23 @@ class SqliteStore:
         with self._transaction() as db:
             now = self.now()
             answers = self._commit(db, moves, now, deltas) if moves else []
-            claimed = self._claim(db, want, now, deltas) if want else []
             _tally(db, deltas)
+            claimed = self._claim(db, want, now) if want else []
         if any(move.verb in (Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL) for move in moves):
             self._bell.ring({move.queue for move in moves})
         return answers, claimed
 
-    def _claim(self, db: OwnConnection, want: Claim, now: Micros, deltas: Deltas) -> list[JobRecord]:
+    def _claim(self, db: OwnConnection, want: Claim, now: Micros) -> list[JobRecord]:
         picked = self._pick(db, want, now)
         if not picked:
             return []
         seqs = json.dumps([seq for _, _, seq, _, _ in picked])
         db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease))
+        deltas: Deltas = defaultdict(int)
         for _, _, _, queue, state in picked:
             deltas[queue, state] -= 1
             deltas[queue, State.RUNNING] += 1
+        _tally(db, deltas)
         return rows.claimed(db.execute(SQL["claimed"], (seqs,)).get, want, now)
 
     def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
