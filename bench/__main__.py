@@ -19,7 +19,11 @@ def main(arguments: list[str]) -> int:
     short = "--short" in arguments
     console = Console(stderr="--json" in arguments, width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
-        sizes = {"jobs": 10_000, "backlog": 100_000, "rounds": 1} if short else {"jobs": 50_000, "backlog": 1_000_000, "rounds": 3}
+        sizes = (
+            {"jobs": 10_000, "backlog": 100_000, "rounds": 1}
+            if short
+            else {"jobs": 50_000, "backlog": 1_000_000, "rounds": 3}
+        )
         bench = Bench(Path(folder).resolve(), **sizes)
         lines: list[Line] = []
         for line in bench.lines():
@@ -28,7 +32,9 @@ def main(arguments: list[str]) -> int:
     if "--json" in arguments:
         print(json.dumps([{**line._asdict(), "score": line.score, "holds": line.holds} for line in lines], indent=1))
         return 0
-    table = Table(title=f"SQLite {apsw.sqlite_lib_version()}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    table = Table(
+        title=f"SQLite {apsw.sqlite_lib_version()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    )
     for heading in ("measure", "ours", "against", "ratio or value", "goal"):
         table.add_column(heading, justify="left" if heading == "measure" else "right")
     for line in lines:

@@ -1,4 +1,4 @@
-"""The application under test, as a user would write it; `python -m bench.application take N` works in a process of its own."""
+"""The application under test, as a user would write it; `python -m bench.application take N` is a worker process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The floor: what bare apsw does on this machine with the same durability (WAL, synchronous=FULL) and nothing around it."""
+"""The floor: what bare apsw does on this machine with the same durability and nothing around it."""
 
 import time
 from pathlib import Path

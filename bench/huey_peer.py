@@ -1,4 +1,4 @@
-"""huey on SQLite, the peer with an embedded store: drain no-op tasks with its own consumer, configured for throughput."""
+"""huey on SQLite, the peer with an embedded store: drain no-op tasks with its own consumer."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ finished = threading.Event()
 
 
 @huey.task()
-def noop(seq: int) -> None:
+def noop(_seq: int) -> None:
     """Do nothing, and count it."""
     global done  # noqa: PLW0603
     done += 1
@@ -27,8 +27,12 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     message = huey.serialize_task(noop.s(-1))
     with huey.storage.db(commit=True) as db:
-        db.executemany("insert into task (queue, data, priority) values (?, ?, 0)", [(huey.storage.name, message)] * TASKS)
-    consumer = huey.create_consumer(workers=1, periodic=False, check_worker_health=False, initial_delay=0.001, max_delay=0.01)
+        db.executemany(
+            "insert into task (queue, data, priority) values (?, ?, 0)", [(huey.storage.name, message)] * TASKS
+        )
+    consumer = huey.create_consumer(
+        workers=1, periodic=False, check_worker_health=False, initial_delay=0.001, max_delay=0.01
+    )
     started = time.perf_counter()
     consumer.start()
     finished.wait(300)

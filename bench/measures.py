@@ -68,12 +68,25 @@ class Bench:
             bare.append(floor.drain(self.folder, self.jobs))
             ours.append(self._drain(self._filled(self.jobs)))
             tasks = self.jobs // 10
-            command = [sys.executable, "-m", "bench.huey_peer", str(self.folder / f"huey-{next(self._names)}.db"), str(tasks)]
+            command = [
+                sys.executable,
+                "-m",
+                "bench.huey_peer",
+                str(self.folder / f"huey-{next(self._names)}.db"),
+                str(tasks),
+            ]
             huey.append(float(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
         rate = statistics.median(one["rate"] for one in ours)
         yield Line(f"drain {self.jobs:,} no-op jobs", rate, statistics.median(bare), "jobs/s", 0.2)
         yield Line("the same, against huey on SQLite", rate, statistics.median(huey), "jobs/s", 8)
-        yield Line("worker CPU per job", statistics.median(one["cpu_us"] for one in ours), None, "µs", 50, larger_is_better=False)
+        yield Line(
+            "worker CPU per job",
+            statistics.median(one["cpu_us"] for one in ours),
+            None,
+            "µs",
+            50,
+            larger_is_better=False,
+        )
 
     def enqueue(self) -> Iterator[Line]:
         """Enqueue in bulk, one at a time, and from 16 callers at once."""
@@ -82,14 +95,23 @@ class Bench:
         for _ in range(self.rounds):
             bare_bulk.append(floor.bulk(self.folder, self.jobs))
             with self._app() as (app, add):
-                bulk.append(_rate(self.jobs, lambda app=app, add=add: app.enqueue_many([add.prepare(n, n) for n in range(self.jobs)])))
+                bulk.append(
+                    _rate(
+                        self.jobs,
+                        lambda app=app, add=add: app.enqueue_many([add.prepare(n, n) for n in range(self.jobs)]),
+                    )
+                )
             with self._app() as (app, add):
                 add.enqueue(0, 0)
                 bare_single.append(self._bare_single(few))
                 single.append(_rate(few, lambda add=add: [add.enqueue(n, n) for n in range(few)]))
-                threads.append(_rate(16 * few, lambda add=add: _in_threads(16, lambda: [add.enqueue(n, n) for n in range(few)])))
+                threads.append(
+                    _rate(16 * few, lambda add=add: _in_threads(16, lambda: [add.enqueue(n, n) for n in range(few)]))
+                )
                 tasks.append(_rate(16 * few, lambda add=add: asyncio.run(_in_tasks(16, few, add))))
-        yield Line("bulk enqueue of validated payloads", statistics.median(bulk), statistics.median(bare_bulk), "jobs/s", 0.2)
+        yield Line(
+            "bulk enqueue of validated payloads", statistics.median(bulk), statistics.median(bare_bulk), "jobs/s", 0.2
+        )
         one = statistics.median(single)
         yield Line("one-at-a-time enqueue, against the bare row", one, statistics.median(bare_single), "jobs/s", 0.8)
         yield Line("16 threads enqueue at once, against one", statistics.median(threads), one, "jobs/s", 4)
@@ -107,7 +129,9 @@ class Bench:
             finished.append(self._drain(old)["rate"])
             waiting.append(self._drain(long)["rate"])
         base = statistics.median(small)
-        yield Line(f"drain with {self.backlog:,} finished jobs in the file", statistics.median(finished), base, "jobs/s", 0.9)
+        yield Line(
+            f"drain with {self.backlog:,} finished jobs in the file", statistics.median(finished), base, "jobs/s", 0.9
+        )
         yield Line(f"drain with {self.backlog:,} jobs waiting", statistics.median(waiting), base, "jobs/s", 0.9)
 
     def latency(self) -> Line:
@@ -124,14 +148,23 @@ class Bench:
         _end(worker)
         app.close()
         waits = sorted(waits[5:])
-        return Line("enqueue to start in another process, p99", waits[int(len(waits) * 0.99)], None, "ms", 20, larger_is_better=False)
+        return Line(
+            "enqueue to start in another process, p99",
+            waits[int(len(waits) * 0.99)],
+            None,
+            "ms",
+            20,
+            larger_is_better=False,
+        )
 
     def footprint(self) -> Iterator[Line]:
         """What an idle worker costs, and what importing costs."""
         imports = []
         for _ in range(5):
             code = "import time; t = time.perf_counter(); import holdfast; print(time.perf_counter() - t)"
-            imports.append(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout))
+            imports.append(
+                float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
+            )
         yield Line("import holdfast", statistics.median(imports), None, "s", 0.3, larger_is_better=False)
         worker = self._start("work", self._filled(0))
         threading.Event().wait(3)
@@ -163,7 +196,7 @@ class Bench:
         command = [sys.executable, "-m", "bench.application", mode]
         worker = subprocess.Popen(command, env={**os.environ, "BENCH_URL": url}, stdout=stdout, text=True)
         app = Holdfast(url)
-        _until(lambda: app.store.workers())
+        _until(app.store.workers)
         app.close()
         return worker
 
@@ -197,7 +230,10 @@ class Bench:
         app = Holdfast(self._filled(0))
         app.counts()
         db = floor.connect(app.store.path)  # type: ignore[attr-defined]
-        ids = Ids(lambda: time.time_ns() // 1_000_000, lambda bits: int.from_bytes(os.urandom(bits // 8 + 1)) >> (8 - bits % 8))
+        ids = Ids(
+            lambda: time.time_ns() // 1_000_000,
+            lambda bits: int.from_bytes(os.urandom(bits // 8 + 1)) >> (8 - bits % 8),
+        )
         new = NewJob("add", '{"a":1,"b":1}')
         stamps = [rows.fresh(id_, new, app.store.now()) for id_ in ids.take(jobs)]
         rate = floor.single(db, SQL["insert"], iter(stamps).__next__, jobs)
@@ -222,14 +258,15 @@ class Bench:
 
 GENERATED = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-INSERT INTO job (id, kind, queue, tenant, priority, payload, retry, max_attempts, crash_cap, trigger, created_at, steps_total,
-  state, version, attempt, token, available_at, updated_at, ready, lease_id, lease_owner, claimed_at, started_at, finished_at, purge_at, result)
+INSERT INTO job (id, kind, queue, tenant, priority, payload, retry, max_attempts, crash_cap, trigger, created_at,
+  steps_total, state, version, attempt, token, available_at, updated_at, ready, lease_id, lease_owner, claimed_at,
+  started_at, finished_at, purge_at, result)
 SELECT format('018f%04x-%04x-7000-8000-%012x', ?3, i >> 16, i), 'add', 'default', '', 0, '{"a":1,"b":1}',
-  'exponential:2000000:0.1:31536000000000', 5, 3, 'manual', ?2, 0, 
-"""
+  'exponential:2000000:0.1:31536000000000', 5, 3, 'manual', ?2, 0,"""
 GENERATE = {
-    "queued": GENERATED + "'queued', 1, 0, 0, ?2, ?2, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM n",
-    "succeeded": GENERATED + "'succeeded', 3, 1, 1, ?2, ?2, NULL, 'x', 'w', ?2, ?2, ?2, ?2 + 604800000000 + i, '2' FROM n",
+    "queued": GENERATED + " 'queued', 1, 0, 0, ?2, ?2, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM n",
+    "succeeded": GENERATED
+    + "'succeeded', 3, 1, 1, ?2, ?2, NULL, 'x', 'w', ?2, ?2, ?2, ?2 + 604800000000 + i, '2' FROM n",
 }
 
 

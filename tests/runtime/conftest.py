@@ -28,7 +28,7 @@ Working = Callable[..., Any]
 
 @pytest.fixture
 def working() -> Working:
-    """Run a worker beside the test: `with working(app, concurrency=2) as service`."""
+    """Give a way to run a worker beside the test."""
 
     @contextmanager
     def run(app: Holdfast, **options: Any) -> Iterator[Service]:

@@ -44,7 +44,9 @@ def raiser(error: BaseException) -> Any:
         (asyncio.CancelledError(), "cancelled_error"),
     ],
 )
-def test_any_exception_is_recorded_with_a_code_and_the_worker_goes_on(app: Holdfast, error: BaseException, code: str) -> None:
+def test_any_exception_is_recorded_with_a_code_and_the_worker_goes_on(
+    app: Holdfast, error: BaseException, code: str
+) -> None:
     bad = app.job(name="bad", retry=ONCE)(raiser(error))
 
     @app.job
@@ -195,7 +197,11 @@ def test_a_kind_nobody_knows_waits_for_the_grace_and_is_then_rejected(tmp_path: 
     hasty = Holdfast(f"sqlite:///{tmp_path}/jobs.db", unknown_kind_grace=0)
     late = new_kind.enqueue()
     hasty.run_worker(until_idle=True)
-    assert (late.refresh().state, late.cause, late.failure and late.failure.code) == ("dead", "rejected", "unknown_kind")
+    assert (late.refresh().state, late.cause, late.failure and late.failure.code) == (
+        "dead",
+        "rejected",
+        "unknown_kind",
+    )
     for app in (producer, patient, hasty):
         app.close()
 

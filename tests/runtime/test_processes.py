@@ -97,7 +97,11 @@ def test_a_busy_loop_is_killed_at_its_timeout(app: Holdfast, working: Working) -
 
 
 def test_permanent_snooze_and_exit_cross_the_border(app: Holdfast) -> None:
-    refused, left, rested = app.enqueue("refuse", {}), app.enqueue("leave", {}), app.enqueue("nap", {"since": time.time()})
+    refused, left, rested = (
+        app.enqueue("refuse", {}),
+        app.enqueue("leave", {}),
+        app.enqueue("nap", {"since": time.time()}),
+    )
     app.run_worker(until_idle=True)
     assert refused.refresh().failure == ("nope", "no", False)
     assert (left.refresh().failure or ("",))[0] == "system_exit"

@@ -50,7 +50,9 @@ def test_a_quick_attempt_is_not_touched_by_its_timeout(app: Holdfast, working: W
         assert [job.result(LONG) for job in jobs] == list(range(50))
 
 
-def test_a_thread_that_ignores_its_timeout_is_given_up_and_does_not_block_others(app: Holdfast, working: Working) -> None:
+def test_a_thread_that_ignores_its_timeout_is_given_up_and_does_not_block_others(
+    app: Holdfast, working: Working
+) -> None:
     free = threading.Event()
 
     @app.job(timeout=0.1, retry=ONCE)
@@ -190,7 +192,7 @@ def test_a_second_stop_releases_what_is_running_at_once(app: Holdfast) -> None:
 
 
 def test_a_late_worker_is_refused_after_another_has_taken_over(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
-    """The lease ends while the handler runs (heartbeats fail), another worker finishes, the late outcome changes nothing."""
+    """The lease ends while the handler runs, another worker finishes the job, the late outcome changes nothing."""
     begun, go = threading.Event(), threading.Event()
     runs: list[int] = []
 

@@ -1,11 +1,13 @@
 """Upkeep in every worker, done by one: lost leases, unsubmitted jobs, retention."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast, Retry, retention
+from holdfast.domain import lifecycle
 from holdfast.domain.job import NewJob, State
 from holdfast.port.store import Claim
 from holdfast.runtime import upkeep
@@ -15,16 +17,16 @@ SECOND = 1_000_000
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def timed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Holdfast, ManualClock]:
+def timed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Holdfast, ManualClock]]:
     clock = ManualClock()
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
     app = Holdfast(url, clock=clock, retention=retention(succeeded=60, cancelled=120, dead=timedelta(days=30)))
-    request.addfinalizer(app.close)
 
     @app.job(name="work", retry=Retry.fixed(1, retries=9))
     def work() -> None: ...
 
-    return app, clock
+    yield app, clock
+    app.close()
 
 
 def test_a_lost_lease_is_taken_back_and_can_run_at_once(timed: tuple[Holdfast, ManualClock]) -> None:
@@ -44,8 +46,6 @@ def test_a_job_that_kills_its_worker_is_dead_after_the_crash_cap(timed: tuple[Ho
     for _ in range(3):
         (claimed,) = app.store.claim(Claim("gone", "x", SECOND, 10))
         if claimed.crashes:
-            from holdfast.domain import lifecycle
-
             app.store.commit([lifecycle.start(claimed)])
         clock.advance(seconds=1)
         assert upkeep.reap(app.store, app.settings) == 1

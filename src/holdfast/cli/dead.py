@@ -14,7 +14,7 @@ from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import to_datetime
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def dead() -> None:
     """Look at dead jobs and run them again."""
 

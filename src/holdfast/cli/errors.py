@@ -26,6 +26,10 @@ class Program(click.Group):
         """Name the commands in the order a newcomer meets them."""
         return list(self.commands)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Explain the program to whoever asks for nothing."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command line and end the process with its exit code."""
         kwargs["standalone_mode"] = False

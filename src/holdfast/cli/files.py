@@ -60,6 +60,9 @@ def _version(path: Path) -> int | None:
 
     from holdfast.stores.sqlite import connection as files
 
+    if path.is_dir():
+        msg = f"{path} is a folder; a store URL names a file in it."
+        raise StoreUnusable(msg)
     if not path.exists():
         return None
     with files.sentences(path):

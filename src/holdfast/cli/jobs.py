@@ -60,7 +60,7 @@ def found(app: Holdfast, limit: int, before: str | None = None, **filters: Any) 
         before = str(page[-1].id)
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def jobs() -> None:
     """Look at jobs, cancel and redrive them."""
 

@@ -10,7 +10,7 @@ from holdfast.cli.store import json_option, opened, url_option
 from holdfast.domain.job import State
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def queues() -> None:
     """Look at queues, pause and resume them."""
 

@@ -106,15 +106,16 @@ class Screen:
         return "".join(_BLOCKS[round(height / top * (len(_BLOCKS) - 1))] if height else " " for height in heights)
 
 
-def proof_table(verdicts: Sequence[Verdict]) -> RenderableType:
+def proof_table(console: Console, verdicts: Sequence[Verdict]) -> RenderableType:
     """Draw the proof."""
+    kept, broken = ("✓", "✗") if console.encoding.startswith("utf") else ("ok", "NO")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    table.add_column(width=1)
+    table.add_column(no_wrap=True)
     table.add_column(style="dim", min_width=3)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for verdict in verdicts:
-        mark = ("✓", "bold green") if verdict.holds else ("✗", "bold red")
+        mark = (kept, "bold green") if verdict.holds else (broken, "bold red")
         table.add_row(
             Text(*mark), verdict.promise, verdict.claim, Text(verdict.text, "default" if verdict.holds else "red")
         )

@@ -45,7 +45,7 @@ def report(console: Console, verdicts: Sequence[Verdict], speed: str, again: str
     all_kept = kept == len(verdicts)
     console.print(
         f"\n[bold {'green' if all_kept else 'red'}]{kept} of {len(verdicts)} promises kept[/] [dim]({speed})[/]\n",
-        proof_table(verdicts),
+        proof_table(console, verdicts),
         "",
         _next_steps() if all_kept else f"A promise is broken. The same run again: {again} make demo",
         sep="\n",

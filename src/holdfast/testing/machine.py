@@ -34,7 +34,7 @@ from holdfast.testing.clock import ManualClock
 
 T = TypeVar("T")
 
-_WALKS = 300
+_WALKS = 200
 _STEPS = 40
 _SPARE = 10
 _LEASE: Micros = 5 * SECOND

@@ -1,0 +1,189 @@
+"""Where an application keeps its jobs: the URL, the file behind it, and what a fork makes of it."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import BadInput, Holdfast, HoldfastError, StoreUnusable
+from holdfast.stores.sqlite.connection import SCHEMA_VERSION
+
+
+def test_an_application_is_made_without_touching_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    app = Holdfast()
+    assert app.url == "sqlite:///holdfast.db"
+
+    @app.job
+    def add(a: int) -> int:
+        return a
+
+    add.prepare(1)
+    assert list(tmp_path.iterdir()) == []
+    add.enqueue(1)
+    assert (tmp_path / "holdfast.db").exists()
+    app.close()
+
+
+def test_the_environment_names_the_store_unless_the_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path}/from-env.db")
+    assert Holdfast().url == f"sqlite:///{tmp_path}/from-env.db"
+    assert Holdfast("memory://").url == "memory://"
+    monkeypatch.setenv("HOLDFAST_URL", "")
+    assert Holdfast().url == "sqlite:///holdfast.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://localhost", "'redis://localhost' is not a store URL that Holdfast knows; use one of: sqlite:///"),
+        ("jobs.db", "'jobs.db' is not a store URL that Holdfast knows"),
+        ("://", "'://' is not a store URL that Holdfast knows"),
+        ("sqlite://", "'sqlite://' names no file; write sqlite:///jobs.db, or memory://"),
+        ("sqlite:///", "'sqlite:///' names no file"),
+        ("sqlite:///:memory:", "names no file; write sqlite:///jobs.db, or memory://"),
+        ("sqlite:///jobs.db?mode=ro", "A SQLite URL takes no options; 'mode=ro' was given"),
+        ("sqlite:///missing/jobs.db", "The folder missing does not exist; make it first, or name a file elsewhere"),
+        ("sqlite:///folder", "folder is a folder; a store URL names a file in it"),
+        ("sqlite:///notes.txt", "notes.txt is not a Holdfast database, or it is damaged; name another file"),
+        ("sqlite:///other.db", "other.db is a SQLite database, but not a Holdfast one; name another file"),
+        ("sqlite:///newer.db", "newer.db was written by a newer Holdfast .* upgrade Holdfast to use it"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_left_alone(
+    url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("not a database at all\n" * 100, encoding="utf-8")
+    _somebody_elses(tmp_path / "other.db")
+    _newer(tmp_path / "newer.db")
+    before = _contents(tmp_path)
+    app = Holdfast(url)
+
+    @app.job
+    def add(a: int) -> int:
+        return a
+
+    for call in (lambda: add.enqueue(1), app.counts):
+        with pytest.raises(HoldfastError, match=said) as caught:
+            call()
+        assert isinstance(caught.value, BadInput | StoreUnusable)
+        assert "\n" not in str(caught.value)
+    assert _contents(tmp_path) == before
+
+
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    app = Holdfast("postgresql://ada:s3cret@host/jobs")
+    with pytest.raises(BadInput, match=r"'postgresql://\*\*\*@host/jobs' is not a store URL") as caught:
+        app.counts()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_closed_application_opens_again_when_it_is_used(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job
+    def add(a: int) -> int:
+        return a
+
+    first = add.enqueue(1)
+    app.close()
+    app.close()
+    assert app.find() == [first]
+    assert add.enqueue(2) != first
+    app.close()
+
+
+def test_two_applications_share_one_file(tmp_path: Path) -> None:
+    web, worker = (Holdfast(f"sqlite:///{tmp_path}/jobs.db") for _ in range(2))
+
+    @web.job
+    def add(a: int) -> int:
+        return a
+
+    worker.job(add.function)
+    job = add.enqueue(7)
+    assert worker.process(worker.envelope(job.id)) == "claimed"
+    assert job.result() == 7
+    web.close()
+    worker.close()
+
+
+FORK = """
+import json, os, sys, threading
+from holdfast import Holdfast
+
+app = Holdfast(sys.argv[1])
+
+@app.job
+def add(a: int) -> int:
+    return a
+
+def enqueue(numbers):
+    threads = [threading.Thread(target=add.enqueue, args=(n,)) for n in numbers]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+
+enqueue(range(4))
+children = []
+for child in (1, 2):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            enqueue(range(10 * child, 10 * child + 4))
+            mine = add.enqueue(50 + child)
+            assert app.process(app.envelope(mine.id)) == "claimed"
+            assert mine.result(timeout=10) == 50 + child
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    children.append(pid)
+enqueue(range(100, 104))
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+enqueue(range(200, 204))
+jobs = app.find(limit=1000)
+found = sorted(job.payload["a"] for job in jobs)
+print(json.dumps([codes, found, len({job.id for job in jobs}), app.counts(), [str(f) for f in app.store.check()]]))
+"""
+
+
+def test_a_forked_child_enqueues_and_the_parent_goes_on(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORK, f"sqlite:///{tmp_path}/jobs.db"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    codes, found, ids, counts, findings = json.loads(run.stdout)
+    assert codes == [0, 0], run.stderr
+    assert found == [*range(4), *range(10, 14), *range(20, 24), 51, 52, *range(100, 104), *range(200, 204)]
+    assert (ids, counts["queued"], counts["succeeded"], findings) == (22, 20, 2, [])
+
+
+def _somebody_elses(file: Path) -> None:
+    other = sqlite3.connect(file)
+    other.execute("CREATE TABLE notes (text)")
+    other.commit()
+    other.close()
+
+
+def _newer(file: Path) -> None:
+    app = Holdfast(f"sqlite:///{file}")
+    app.counts()
+    app.close()
+    newer = sqlite3.connect(file)
+    newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    newer.execute("PRAGMA journal_mode = delete")
+    newer.close()
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -1,0 +1,117 @@
+"""Plant the seeded bugs one by one, each in a copy of the product; each must make a test fail within a minute.
+
+    python tests/mutants/run.py            all of them
+    HOLDFAST_MUTANTS=3 python tests/…      three, others every day
+
+Exits with 1 if a bug survives, if its text is no longer in the product, or if the tests fail without any bug at all.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.mutants.seeded import MUTANTS, Mutant  # noqa: E402 - found once the path is set
+
+TESTS = ("tests/domain/test_lifecycle.py", "tests/domain/test_retry.py", "tests/conformance", "tests/races")
+MINUTE = 60.0
+
+
+def main() -> int:
+    """Print a table, one line per bug as its verdict comes in."""
+    chosen = chosen_today(os.environ.get("HOLDFAST_MUTANTS"))
+    width = max(len(mutant.bug) for mutant in chosen)
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        print(f"{'without a bug':{width}}        ", end="", flush=True)
+        if (code := run(copy)[0]) != 0:
+            print(f"the tests fail by themselves (pytest exit code {code}); no verdict is possible")
+            return 1
+        print("every test passes")
+        verdicts = [judged(mutant, copy, width) for mutant in chosen]
+    survived = verdicts.count(False)
+    print(f"{len(chosen)} of {len(MUTANTS)} seeded bugs planted, {len(chosen) - survived} caught, {survived} not")
+    return 1 if survived else 0
+
+
+def chosen_today(number: str | None) -> tuple[Mutant, ...]:
+    """Choose as many as asked for; the choice moves on every day, so that each has its turn."""
+    if number is None:
+        return MUTANTS
+    most = min(int(number), len(MUTANTS))
+    first = datetime.now(UTC).date().toordinal() * most % len(MUTANTS)
+    return (MUTANTS * 2)[first : first + most]
+
+
+def judged(mutant: Mutant, copy: Path, width: int) -> bool:
+    """Plant one bug, run the tests, take it out again; tell whether a test failed."""
+    print(f"{mutant.bug:{width}}  {mutant.promise:4}  ", end="", flush=True)
+    file = copy / "holdfast" / mutant.file
+    sound = file.read_text(encoding="utf-8")
+    spoilt = planted(sound, mutant)
+    if spoilt is None:
+        print(f"NOT FOUND: its text does not occur exactly once in {mutant.file}")
+        return False
+    begun = monotonic()
+    file.write_text(spoilt, encoding="utf-8")
+    try:
+        code, output = run(copy)
+    except subprocess.TimeoutExpired:
+        print("SURVIVED: no test had failed after a minute")
+        return False
+    finally:
+        file.write_text(sound, encoding="utf-8")
+    took = monotonic() - begun
+    match code:
+        case 0:
+            print(f"SURVIVED every test ({took:.0f} s)")
+        case 1:
+            print(f"caught in {took:4.1f} s by {killer(output)}")
+        case _:
+            print(f"BROKEN: pytest could not run (exit code {code}); a bug must fail a test, not the import")
+    return code == 1
+
+
+def planted(text: str, mutant: Mutant) -> str | None:
+    """Give the file with the bug in it, or nothing if the text to replace is not there exactly once."""
+    start, end = 0, len(text)
+    if mutant.block:
+        start = text.find(f"-- name: {mutant.block}\n")
+        if start < 0:
+            return None
+        following = text.find("\n-- name: ", start)
+        end = len(text) if following < 0 else following
+    part = text[start:end]
+    return text[:start] + part.replace(mutant.old, mutant.new) + text[end:] if part.count(mutant.old) == 1 else None
+
+
+def run(copy: Path) -> tuple[int, str]:
+    """Run the chosen tests against a copy of the product."""
+    command = [sys.executable, "-m", "pytest", *TESTS, "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MINUTE, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def killer(output: str) -> str:
+    """Name the test that failed, by its sentence."""
+    failed = re.search(r"^FAILED (\S+)", output, re.MULTILINE)
+    if not failed:
+        return "a test"
+    file, _, test = failed[1].partition("::")
+    return f"{Path(file).parent.name}/{Path(file).stem}: {test.partition('[')[2].rstrip(']') or test}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

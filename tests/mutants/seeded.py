@@ -1,0 +1,186 @@
+"""The seeded bugs: each a small change to product code that breaks a promise, and that some test must notice."""
+
+from typing import NamedTuple
+
+LIFECYCLE = "domain/lifecycle.py"
+RETRY = "domain/retry.py"
+STATEMENTS = "stores/sqlite/statements.sql"
+SQLITE = "stores/sqlite/store.py"
+
+
+class Mutant(NamedTuple):
+    """One bug: the text it replaces must occur exactly once in its file (for SQL, in the named block)."""
+
+    bug: str
+    promise: str
+    file: str
+    old: str
+    new: str
+    block: str | None = None
+
+
+MUTANTS = (
+    Mutant(
+        "a holder's moves are not fenced by its token",
+        "S9",
+        LIFECYCLE,
+        "if job.state is not State.RUNNING or (job.token, job.lease_id) != move.guard:",
+        "if job.state is not State.RUNNING:",
+    ),
+    Mutant(
+        "complete is not fenced by the token in SQL",
+        "S9",
+        STATEMENTS,
+        "job.token = ?3 AND job.lease_id = ?4",
+        "coalesce(?3, ?4) IS NOT NULL",
+        "complete",
+    ),
+    Mutant(
+        "heartbeat is not fenced by the token in SQL",
+        "S9",
+        STATEMENTS,
+        " AND job.token = beat.token AND job.lease_id = beat.lease_id",
+        "",
+        "heartbeat",
+    ),
+    Mutant(
+        "reap is not guarded by the version",
+        "S9",
+        LIFECYCLE,
+        "return job.version == move.guard.version",
+        "return job.version == move.guard.version or move.verb is Verb.REAP",
+    ),
+    Mutant(
+        "redrive is not guarded by the version",
+        "S27",
+        LIFECYCLE,
+        "return job.version == move.guard.version",
+        "return job.version == move.guard.version or move.verb is Verb.REDRIVE",
+    ),
+    Mutant(
+        "cancel overwrites a finished job",
+        "S15",
+        LIFECYCLE,
+        "return job.version == move.guard.version",
+        "return job.version == move.guard.version or move.verb is Verb.CANCEL",
+    ),
+    Mutant(
+        "attempts are not counted at claim",
+        "S18",
+        LIFECYCLE,
+        "attempt=job.attempt + 1,",
+        "attempt=job.attempt,",
+    ),
+    Mutant(
+        "attempts are not counted at claim in SQL",
+        "S18",
+        STATEMENTS,
+        "attempt = attempt + 1, token = token + 1",
+        "token = token + 1",
+        "claim",
+    ),
+    Mutant(
+        "the crash-loop cap is ignored",
+        "S18",
+        LIFECYCLE,
+        "if crashes >= job.crash_cap:",
+        "if crashes >= 1_000_000:",
+    ),
+    Mutant(
+        "a give-back keeps the attempt",
+        "S18",
+        LIFECYCLE,
+        "return _held(job, Verb.RELEASE, State.RETRYING, delay=0, yields=True)._replace(attempt=job.attempt - 1)",
+        "return _held(job, Verb.RELEASE, State.RETRYING, delay=0, yields=True)",
+    ),
+    Mutant(
+        "the backoff is ignored",
+        "S17",
+        LIFECYCLE,
+        "delay = retry.parse(job.retry, job.max_attempts).delay(job.attempt, draw)",
+        "delay = 0",
+    ),
+    Mutant(
+        "the jitter is never added",
+        "S17",
+        RETRY,
+        "return low + int((high - low) * draw)",
+        "return low",
+    ),
+    Mutant(
+        "a permanent failure is retried",
+        "S19",
+        LIFECYCLE,
+        "elif not failure.retryable:",
+        "elif failure.code == EXPIRED:",
+    ),
+    Mutant(
+        "a key conflict is taken for a duplicate",
+        "S6",
+        LIFECYCLE,
+        "return job.kind == new.kind and codec.same(job.payload, new.payload)",
+        "return job.kind == new.kind",
+    ),
+    Mutant(
+        "a claim takes more than its limit",
+        "S11",
+        SQLITE,
+        "return picked[: want.limit]",
+        "return picked",
+    ),
+    Mutant(
+        "a queue gives more than is wanted from it",
+        "S11",
+        STATEMENTS,
+        "LIMIT ?3",
+        "LIMIT ?3 + 1",
+        "pick",
+    ),
+    Mutant(
+        "a job is claimed before it is due",
+        "S17",
+        STATEMENTS,
+        "available_at <= ?2",
+        "available_at <= ?2 + 5000000",
+        "promote",
+    ),
+    Mutant(
+        "a paused queue is claimed from",
+        "S11",
+        SQLITE,
+        "            if queue not in paused:\n",
+        "            if queue:\n",
+    ),
+    Mutant(
+        "a lease never expires",
+        "S12",
+        STATEMENTS,
+        "lease_expires_at <= ?1",
+        "lease_expires_at <= ?1 - 9000000000000000",
+        "expired_leases",
+    ),
+    Mutant(
+        "purge does not wait for its time",
+        "S1",
+        STATEMENTS,
+        "purge_at <= ?1",
+        "purge_at <= ?1 + 9000000000000000",
+        "purgeable",
+    ),
+    Mutant(
+        "a recorded step is written over",
+        "S22",
+        STATEMENTS,
+        "INSERT OR IGNORE INTO step",
+        "INSERT OR REPLACE INTO step",
+        "record_step",
+    ),
+    Mutant(
+        "abandoning one owner ends everybody's leases",
+        "S12",
+        STATEMENTS,
+        "lease_owner = ?1",
+        "?1 IS NOT NULL",
+        "abandon",
+    ),
+)
