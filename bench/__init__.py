@@ -1,1 +1,1 @@
-"""Speed and memory, side by side with the raw floor in one run: `make bench` or `python -m bench [--short] [--json]`."""
+"""Speed and memory, side by side with the raw floor: `make bench`, or `python -m bench [--short] [--json]`."""

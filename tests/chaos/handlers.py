@@ -4,6 +4,7 @@ Each body leaves one line in a ledger outside the store, appended in one write, 
 happened with what is recorded.
 """
 
+import asyncio
 import os
 import random
 import time
@@ -22,10 +23,9 @@ def _note(ctx: Context) -> None:
 
 @app.job(retry=Retry.fixed(0, retries=60), crash_cap=60)
 def work(n: int, ctx: Context) -> int:
-    """Fail the first time now and then, take a moment now and then."""
+    """Take a moment, and fail the first time now and then."""
     _note(ctx)
-    if n % 7 == 0:
-        time.sleep(random.uniform(0, 0.02))
+    time.sleep(random.uniform(0, 0.04))
     if n % 50 == 0 and ctx.attempt == 1:
         raise OSError
     return n
@@ -35,6 +35,7 @@ def work(n: int, ctx: Context) -> int:
 async def awork(n: int, ctx: Context) -> int:
     """The same on the event loop."""
     _note(ctx)
+    await asyncio.sleep(random.uniform(0, 0.04))
     return n
 
 

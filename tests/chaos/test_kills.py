@@ -56,6 +56,10 @@ class Yard:
             assert time.monotonic() < end, f"{what}: not within {patience} s; {self.app.counts()}"
             pause.wait(0.02)
 
+    def at_work(self, *workers: subprocess.Popen[bytes]) -> bool:
+        """Tell whether these workers have reported themselves."""
+        return {worker.pid for worker in workers} <= {record.pid for record in self.app.store.workers()}
+
     def records(self) -> Iterator[JobRecord]:
         """Read every job."""
         query = Query(limit=1000)
@@ -96,7 +100,7 @@ def test_every_job_ends_exactly_once_however_often_workers_are_killed(yard: Yard
     total = KILLS * JOBS_PER_KILL
     jobs = [yard.app.prepare("work" if n % 3 else "awork", {"n": n}) for n in range(total)]
     ids = {str(job.id) for job in yard.app.enqueue_many(jobs)}
-    crew = [yard.hire() for _ in range(3)]
+    crew = [yard.hire("-c", "4") for _ in range(3)]
     first_seen: dict[str, JobRecord] = {}
 
     def unfinished() -> int:
@@ -106,9 +110,10 @@ def test_every_job_ends_exactly_once_however_often_workers_are_killed(yard: Yard
         share = total - total * (kill + 1) // (KILLS + 1)
         yard.until(lambda share=share: unfinished() <= share, "progress")  # type: ignore[misc]
         victim = rng.randrange(len(crew))
+        yard.until(lambda victim=victim: yard.at_work(crew[victim]), "the victim at work")  # type: ignore[misc]
         crew[victim].send_signal(signal.SIGKILL)
         crew[victim].wait()
-        crew[victim] = yard.hire()
+        crew[victim] = yard.hire("-c", "4")
         for job in yard.records():
             if job.state in TERMINAL:
                 assert first_seen.setdefault(job.id, job) == job, "a terminal record changed"
@@ -122,6 +127,7 @@ def test_every_job_ends_exactly_once_however_often_workers_are_killed(yard: Yard
     for job in final.values():
         assert 1 <= runs[job.id] <= job.token, "more bodies ran than claims were made"
     yard.assert_sound()
+    yard.until(lambda: yard.at_work(*crew), "every worker at work")
     for worker in crew:
         worker.terminate()
     assert [worker.wait(20) for worker in crew] == [0, 0, 0]
