@@ -37,11 +37,10 @@ def notify(url: str, ctx: Context) -> str:
 
 
 if __name__ == "__main__":
+    ada = Signup(name="Ada", email="ada@example.org")
     jobs = [
         add.enqueue(2, 3),
-        welcome.using(key="welcome:ada").enqueue(
-            Signup(name="Ada", email="ada@example.org")
-        ),  # at most once, however often it is asked for
+        welcome.using(key="welcome:ada").enqueue(ada),  # stored once, however often it is asked for
         notify.enqueue("https://example.org/hook"),
     ]
     for job in jobs:

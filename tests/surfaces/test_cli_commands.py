@@ -99,6 +99,27 @@ def test_help_needs_neither_a_store_nor_a_table() -> None:
     assert told.stdout == "set()\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "jobs", "live"),
+    [((), {}, 400, True), (("--no-live",), {"HOLDFAST_DEMO_JOBS": "7"}, 7, False), (("--jobs", "9"), {}, 9, True)],
+)
+def test_the_demo_is_started_with_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], environment: dict[str, str], jobs: int, live: bool
+) -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def run(jobs: int, live: bool) -> int:
+        asked.append((jobs, live))
+        return 3
+
+    monkeypatch.setattr("holdfast.demo.run", run)
+    monkeypatch.delenv("HOLDFAST_DEMO_JOBS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ask("demo", *words).exit_code == 3
+    assert asked == [(jobs, live)]
+
+
 def test_jobs_are_listed_newest_first_with_whole_ids(app: Holdfast) -> None:
     lines = done("jobs", "list").splitlines()
     assert lines[0].split() == ["ID", "STATE", "KIND", "QUEUE", "ATTEMPT", "CREATED", "NOTE"]

@@ -84,10 +84,11 @@ def test_sigterm_lets_a_running_job_finish(tmp_path: Path, app: Holdfast) -> Non
     assert job.refresh().state == "succeeded"
 
 
-def test_a_second_signal_gives_a_running_job_back(tmp_path: Path, app: Holdfast) -> None:
+@pytest.mark.parametrize("words", [(), ("--processes", "1")], ids=["alone", "supervised"])
+def test_a_second_signal_gives_a_running_job_back(tmp_path: Path, app: Holdfast, words: tuple[str, ...]) -> None:
     target = write_application(tmp_path, grace=60)
     job = app.enqueue("hold", {"name": "go"})
-    with started("worker", target, cwd=tmp_path) as worker:
+    with started("worker", target, *words, cwd=tmp_path) as worker:
         until(told(tmp_path))
         worker.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGINT)  # counts as the second word; two of a kind may arrive as one

@@ -119,7 +119,7 @@ def settled_once(seen: Evidence) -> Verdict:
         if outcomes["complete"] != (job.state is State.SUCCEEDED):
             wrong.append(f"{job.key} is {job.state} and was completed {outcomes['complete']} times")
     again = sum(map(len, receipts.values())) - results
-    more = f", {again} lost runs redone" if again else ""
+    more = f", {again} lost run{'s' * (again > 1)} redone" if again else ""
     return Verdict("S9", "none settled twice", f"{results} results recorded once{more}", tuple(wrong))
 
 

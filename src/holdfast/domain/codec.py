@@ -5,6 +5,7 @@ bits, bounded depth, keys
 and size. Nothing else is ever used to serialise a job.
 """
 
+import json
 from math import isfinite
 from typing import Any
 
@@ -76,6 +77,8 @@ def unserialisable(where: str, error: Exception) -> BadPayload:
     """Put a serialiser's complaint into one sentence."""
     if isinstance(error, BadPayload):
         return error
+    if isinstance(error, UnicodeDecodeError):
+        return _refused(where, "holds bytes that are not text")
     if "surrogate" in str(error) or isinstance(error, UnicodeError):
         return _refused(where, "holds a lone surrogate, which is not valid text")
     if isinstance(error, RecursionError) or "depth" in str(error) or "ircular" in str(error):
@@ -90,7 +93,12 @@ def decode(text: str) -> Any:
 
 def same(left: str, right: str) -> bool:
     """Tell whether two JSON texts mean the same value."""
-    return left == right or bool(from_json(left) == from_json(right))
+    return left == right or _canonical(left) == _canonical(right)
+
+
+def _canonical(text: str) -> str:
+    """Give one spelling for all texts of one value; `true` and `1` stay apart."""
+    return json.dumps(from_json(text), sort_keys=True)
 
 
 def _refused(where: str, what: str) -> BadPayload:

@@ -350,9 +350,11 @@ def purgeable(job: JobRecord, now: Micros) -> bool:
 
 def holds(job: JobRecord, move: Move) -> bool:
     """Tell whether a move's guard still stands against the stored record."""
+    if job.state not in LEGAL[move.verb]:
+        return False
     if isinstance(move.guard, Seen):
         return job.version == move.guard.version
-    if job.state is not State.RUNNING or (job.token, job.lease_id) != move.guard:
+    if (job.token, job.lease_id) != move.guard:
         return False
     return not (move.yields and job.cancel_requested)
 

@@ -56,6 +56,9 @@ class Retry:
     @classmethod
     def fixed(cls, delay: float | timedelta, *, retries: int = 3) -> Self:
         """Wait the same delay after every failure, `retries` times."""
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            msg = f"retries must be a whole number of 0 or more, not {retries!r}."
+            raise BadInput(msg)
         return cls("fixed", (duration(delay, "a retry delay"),), _attempts(retries + 1))
 
     def bounds(self, attempt: int) -> tuple[Micros, Micros]:
@@ -75,7 +78,7 @@ class Retry:
     def spec(self) -> str:
         """The policy as the text stored with a job (all but `max_attempts`, which the job carries itself)."""
         delays = ",".join(map(str, self.delays))
-        return f"{self.shape}:{delays}:{self.jitter:g}:{self.max_delay}"
+        return f"{self.shape}:{delays}:{self.jitter!r}:{self.max_delay}"
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ What every store guarantees:
 
 - **Guarded.** A move is written only if its guard still holds at the moment of writing, and then bumps `version` by
   one. A refused move
-  changes nothing. `commit` answers for each move on its own.
+  changes nothing. `commit` answers for each move on its own, and writes the moves of one job in the order given.
 - **Three outcomes.** A call returns (done or refused, per item), raises `StoreUnavailable` (nothing changed), or
   raises `CommitUnknown` (all or
   nothing changed). Every call may be asked again: a settlement that already went through answers `ok` to its own
@@ -86,7 +86,7 @@ class Claim(NamedTuple):
     full: frozenset[str] = frozenset()
     """Queues to pass over when `queues` is None."""
     id: str | None = None
-    """Take exactly this job, if it is runnable."""
+    """Take exactly this job, if it is runnable; `queues` and `full` are then of no account."""
 
 
 class Beat(NamedTuple):

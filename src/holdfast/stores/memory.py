@@ -54,8 +54,8 @@ class MemoryStore:
         fresh: dict[str, JobRecord] = {}
         keys: dict[tuple[str, str], tuple[str, Micros | None]] = {}
         for id_, new in group:
-            if id_ in self._jobs:
-                answers.append(Inserted(id_, new, now, self._jobs[id_]))
+            if known := self._jobs.get(id_) or fresh.get(id_):
+                answers.append(Inserted(id_, new, now, known))
                 continue
             if new.key is not None:
                 owner = keys.get((new.tenant, new.key)) or self._owner(new.tenant, new.key, now)
@@ -82,17 +82,14 @@ class MemoryStore:
         """Lease runnable jobs, best first."""
         with self._open():
             now = self.now()
-            room = dict(want.queues) if want.queues is not None else None
+            room = None if want.queues is None or want.id is not None else dict(want.queues)
+            full = frozenset() if want.queues is not None or want.id is not None else want.full
             claimed: list[JobRecord] = []
             candidates = self._jobs.values() if want.id is None else filter(None, [self._jobs.get(want.id)])
             for job in sorted((j for j in candidates if lifecycle.runnable(j, now)), key=lifecycle.order):
                 if len(claimed) >= want.limit:
                     break
-                if (
-                    job.queue in self._paused
-                    or job.queue in want.full
-                    or (room is not None and room.get(job.queue, 0) < 1)
-                ):
+                if job.queue in self._paused or job.queue in full or (room is not None and room.get(job.queue, 0) < 1):
                     continue
                 if room is not None:
                     room[job.queue] -= 1
@@ -260,7 +257,7 @@ class MemoryStore:
                 if job.state in CLAIMABLE
                 and job.queue not in self._paused
                 and (queues is None or job.queue in queues)
-                and not lifecycle.overdue(job, now)
+                and not lifecycle.overdue(job, max(now, job.available_at))
             )
             return min(due, default=None)
 

@@ -13,6 +13,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?
 -- name: exists
 SELECT 1 FROM job WHERE id = ?1
 
+-- name: known
+SELECT json_group_array(id) FROM job WHERE id IN (SELECT value FROM json_each(?1))
+
 -- name: key_owner
 SELECT job.id FROM job_key JOIN job USING (seq)
 WHERE job_key.tenant = ?1 AND job_key.key = ?2 AND (job_key.expires_at IS NULL OR job_key.expires_at > ?3)
@@ -178,7 +181,7 @@ SELECT min(available_at) FROM (
   SELECT * FROM (SELECT available_at FROM job WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
                  ORDER BY priority DESC, available_at, seq LIMIT 1)
   UNION ALL
-  SELECT * FROM (SELECT available_at FROM job WHERE ready = 0 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+  SELECT * FROM (SELECT available_at FROM job WHERE ready = 0 AND queue = ?1 AND (expires_at IS NULL OR expires_at > max(available_at, ?2))
                  ORDER BY available_at LIMIT 1)
 )
 

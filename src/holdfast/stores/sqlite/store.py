@@ -33,6 +33,7 @@ from holdfast.stores.sqlite.guests import Connection, OwnConnection
 _RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
 SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
 
+_QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
 Deltas = defaultdict[tuple[str, State], int]
 
 
@@ -88,10 +89,15 @@ class SqliteStore:
         answers: list[Inserted] = []
         keys: dict[tuple[str, str], JobRecord] = {}
         lifetimes: list[tuple[str, str, Micros | None, str]] = []
+        known = self._known(db, group)
         for id_, new in group:
+            if id_ in known:
+                answers.append(Inserted(id_, new, now, _read(db, id_)))
+                continue
+            known.add(id_)
             if new.key is not None:
                 owner = keys.get((new.tenant, new.key)) or self._key_owner(db, new.tenant, new.key, now)
-                if owner and owner.id != id_:
+                if owner:
                     if not lifecycle.same_request(owner, new):
                         return lifecycle.key_conflict(new, owner)
                     answers.append(Inserted(id_, new, now, owner, duplicate=True))
@@ -100,18 +106,21 @@ class SqliteStore:
                 lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
             stored.append(rows.fresh(id_, new, now))
             answers.append(Inserted(id_, new, now))
-        if stored and db.execute(SQL["exists"], stored[0][:1]).fetchone():
-            return [one if one.found else one._replace(found=_read(db, one.id)) for one in answers]
         if len(stored) == 1:
             db.execute(SQL["insert"], stored[0])
         else:
             db.executemany(SQL["insert"], stored)
         if lifetimes:
             db.executemany(SQL["take_key"], lifetimes)
-        for one in answers:
-            if one.found is None:
-                deltas[one.new.queue, one.new.state] += 1
+        for row in stored:
+            deltas[row[_QUEUE], row[_STATE]] += 1
         return answers
+
+    def _known(self, db: Connection, group: InsertGroup) -> set[str]:
+        """Find the ids of a group that are stored already: those are asked again after a lost answer."""
+        if len(group) == 1:
+            return {group[0][0]} if db.execute(SQL["exists"], group[0][:1]).fetchone() else set()
+        return set(json.loads(db.execute(SQL["known"], (json.dumps([id_ for id_, _ in group]),)).fetchone()[0]))
 
     def _key_owner(self, db: Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
         owner = db.execute(SQL["key_owner"], (tenant, key, now)).fetchone()

@@ -157,6 +157,17 @@ def the_same_ids_asked_again_store_nothing_twice(lab: Lab) -> None:
     assert lab.counts() == {("default", State.QUEUED): 3}
 
 
+def a_group_of_which_a_part_is_known_stores_the_rest(lab: Lab) -> None:
+    known, new, other = lab.ids.take(3)
+    _accepted(lab, [(known, lab.new())])
+    for group in ([(known, lab.new()), (new, lab.new())], [(other, lab.new()), (known, lab.new()), (other, lab.new())]):
+        [answers] = _accepted(lab, group)
+        assert [answer.job.id for answer in answers] == [id_ for id_, _ in group]
+        assert not any(answer.duplicate for answer in answers)
+    assert None not in lab.store.read([known, new, other])
+    assert lab.counts() == {("default", State.QUEUED): 3}
+
+
 def the_same_ids_asked_again_show_the_jobs_as_they_are_now(lab: Lab) -> None:
     [id_] = lab.ids.take(1)
     [[first]] = _accepted(lab, [(id_, lab.new())])
