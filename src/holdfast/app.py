@@ -29,7 +29,7 @@ from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, Retention, S
 from holdfast.domain.lifecycle import Answer, Move
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import Inserted, Query, Store
-from holdfast.runtime import delivery
+from holdfast.runtime.delivery import Delivery
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.service import Service, worker_id
 from holdfast.stores import open_store
@@ -285,15 +285,16 @@ class Holdfast:
 
     def process(self, envelope: str | bytes | Mapping[str, Any]) -> str:
         """Process one delivery: "claimed", "already-claimed" or "no-op-terminal"."""
-        return delivery.process(
+        delivery = Delivery(
             self.store,
             self.registry,
             self.settings,
             Executor(self.settings, random.random),
-            dialects.read_envelope(envelope),
-            owner=worker_id(),
-            lease_id=lambda: secrets.token_hex(8),
+            self._clock,
+            worker_id(),
+            lambda: secrets.token_hex(8),
         )
+        return delivery.process(dialects.read_envelope(envelope))
 
     @property
     def store(self) -> Store:

@@ -210,7 +210,6 @@ def test_a_delivery_whose_worker_was_too_slow_settles_nothing(
     assert job.lease.owner == "bob"
 
 
-@pytest.mark.xfail(strict=True, reason="process records no start, so reap takes each death for a bystander's")
 def test_a_job_that_kills_whoever_processes_it_is_found_out(
     app: Holdfast, clock: ManualClock, add: JobFunction[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

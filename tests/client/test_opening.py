@@ -1,11 +1,11 @@
 """Where an application keeps its jobs: the URL, the file behind it, and what a fork makes of it."""
 
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast import BadInput, Holdfast, HoldfastError, StoreUnusable
@@ -169,9 +169,8 @@ def test_a_forked_child_enqueues_and_the_parent_goes_on(tmp_path: Path) -> None:
 
 
 def _somebody_elses(file: Path) -> None:
-    other = sqlite3.connect(file)
+    other = apsw.Connection(str(file))
     other.execute("CREATE TABLE notes (text)")
-    other.commit()
     other.close()
 
 
@@ -179,7 +178,7 @@ def _newer(file: Path) -> None:
     app = Holdfast(f"sqlite:///{file}")
     app.counts()
     app.close()
-    newer = sqlite3.connect(file)
+    newer = apsw.Connection(str(file))
     newer.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     newer.execute("PRAGMA journal_mode = delete")
     newer.close()

@@ -1,11 +1,11 @@
 """The choices of `using(...)`: each checked at once, each stored as chosen."""
 
 import math
-import sqlite3
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast import BadInput, Holdfast, Job, JobFunction, KeyConflict
@@ -277,11 +277,12 @@ def test_a_job_in_the_callers_transaction_is_there_if_the_caller_commits(tmp_pat
         return a
 
     assert app.counts().total == 0
-    mine = sqlite3.connect(tmp_path / "jobs.db")
+    mine = apsw.Connection(str(tmp_path / "jobs.db"))
+    mine.execute("BEGIN IMMEDIATE")
     lost = add.using(connection=mine).enqueue(1)
-    mine.rollback()
+    mine.execute("ROLLBACK; BEGIN IMMEDIATE")
     kept = add.using(connection=mine).enqueue(2)
-    mine.commit()
+    mine.execute("COMMIT")
     mine.close()
     assert app.find() == [kept]
     assert kept != lost

@@ -63,7 +63,7 @@ def looped() -> Any:
         ("x" * codec.MAX_BYTES, "262,146 bytes of JSON, and at most 262,144"),
         (object(), "cannot be written as JSON"),
         ({"f": lambda: None}, "cannot be written as JSON"),
-        (b"\xff", "not valid text"),
+        (b"\xff", "bytes that are not text"),
     ],
     ids=lambda value: None if not isinstance(value, str) or len(value) > 40 or "\ud800" in value else ascii(value),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Seed 003: a strict lifecycle with explicit transitions, three retries a second apart, and errors that are classified."""
+"""Seed 003: explicit transitions, three retries a second apart, and errors that are classified."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Seed 004: workers lease jobs for a time; the order, the reaper, the dead letter queue, and at-least-once execution."""
+"""Seed 004: leases, order, the reaper, the dead letter queue, and at-least-once execution."""
 
 import threading
 from datetime import datetime, timedelta

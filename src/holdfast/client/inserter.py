@@ -16,6 +16,8 @@ from holdfast.domain.job import NewJob
 from holdfast.port.store import Inserted, InsertGroup, Store
 
 _MOST_GROUPS = 500
+_MOST_TURNS = 4
+"""How many commits a caller makes for others before it returns to its own work."""
 
 
 class Ticket:
@@ -101,8 +103,8 @@ class Inserter:
         return list(zip(ids, jobs, strict=True))
 
     def _lead(self, batch: list[Ticket]) -> None:
-        """Write this batch, then all that came meanwhile, until nothing is pending."""
-        while True:
+        """Write this batch and a few more that came meanwhile; then let one of those still waiting lead."""
+        for _ in range(_MOST_TURNS):
             if batch:
                 self._write(batch)
             with self._lock:
@@ -110,6 +112,7 @@ class Inserter:
                     self._writing = False
                     return
                 batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
+        threading.Thread(target=self._lead, args=(batch,), name="holdfast-inserter", daemon=True).start()
 
     def _write(self, batch: list[Ticket]) -> None:
         try:

@@ -141,7 +141,6 @@ class Answer(StrEnum):
     NO_OP_TERMINAL = "no-op-terminal"
     CANCEL_REQUESTED = "cancel-requested"
     ABSENT = "absent"
-    UNKNOWN = "unknown"
 
 
 def require(job: JobRecord, verb: Verb) -> None:

@@ -14,39 +14,16 @@ import signal
 import socket
 import sys
 from types import ModuleType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from holdfast.client.function import JobFunction
 from holdfast.client.registry import Kind, Registry
-from holdfast.domain import codec, lifecycle
+from holdfast.domain import codec
 from holdfast.domain.errors import BadPayload, Snooze
 from holdfast.domain.job import Failure, JobRecord, State
-from holdfast.domain.lifecycle import Move
-from holdfast.domain.moments import SECOND
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.executor import Executor, failure_of, trace
-
-
-class Verdict(NamedTuple):
-    """How a handler ended, in JSON's own terms."""
-
-    result: str | None = None
-    snooze: float | None = None
-    failure: tuple[str, str, bool] | None = None
-    traceback: str | None = None
-
-    @classmethod
-    def read(cls, line: bytes) -> Self:
-        """Read what a child wrote."""
-        return cls(*json.loads(line))
-
-    def settle(self, executor: Executor, attempt: Attempt) -> Move | None:
-        """Turn the verdict into the move that settles the attempt."""
-        if self.failure is not None:
-            return executor.fail(attempt, Failure(*self.failure), self.traceback)
-        if self.snooze is not None:
-            return lifecycle.snooze(attempt.job, round(self.snooze * SECOND))
-        return executor.complete(attempt, self.result)
+from holdfast.runtime.verdict import Verdict
 
 
 def judge(kind: Kind, job: JobRecord) -> Verdict:

@@ -7,7 +7,9 @@ Answers `claimed` when this call claimed and processed the job, `already-claimed
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from holdfast.client.context import AttemptStopped
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import lifecycle
@@ -15,49 +17,69 @@ from holdfast.domain.dialects import Envelope
 from holdfast.domain.errors import JobNotFound
 from holdfast.domain.job import TERMINAL, JobRecord
 from holdfast.domain.lifecycle import Answer, Move
+from holdfast.port.clock import Clock
 from holdfast.port.store import Claim, Store
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.keeper import Keeper
 
 CLAIMED = "claimed"
 
 
-def process(
-    store: Store,
-    registry: Registry,
-    settings: Settings,
-    executor: Executor,
-    envelope: Envelope,
-    *,
-    owner: str,
-    lease_id: Callable[[], str],
-) -> str:
-    """Claim the envelope's job if it can be, run it and settle it."""
-    (job,) = store.read([envelope.job_id])
-    if job is None:
-        msg = f"There is no job {envelope.job_id}."
-        raise JobNotFound(msg)
-    if job.state in TERMINAL:
-        return Answer.NO_OP_TERMINAL.value
-    if envelope.attempt > job.attempt + 1:
-        return Answer.ALREADY_CLAIMED.value
-    claimed = store.claim(Claim(owner, lease_id(), settings.lease, 1, id=job.id))
-    if claimed:
-        settle(store, settings, perform(executor, registry, claimed[0], store.now()), claimed[0])
-        return CLAIMED
-    (job,) = store.read([envelope.job_id])
-    return (Answer.NO_OP_TERMINAL if job is None or job.state in TERMINAL else Answer.ALREADY_CLAIMED).value
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Everything that processing a delivery takes."""
 
+    store: Store
+    registry: Registry
+    settings: Settings
+    executor: Executor
+    clock: Clock
+    owner: str
+    lease_id: Callable[[], str]
 
-def perform(executor: Executor, registry: Registry, job: JobRecord, now: int) -> Move | None:
-    """Run a claimed job to its end in this thread."""
-    kind = registry.get(job.kind)
-    if kind is None:
-        return executor.unknown_kind(job, now)
-    attempt = Attempt(job, kind, 0.0)
-    if inspect.iscoroutinefunction(kind.fn):
-        return asyncio.run(executor.acall(attempt))
-    return executor.call(attempt)
+    def process(self, envelope: Envelope) -> str:
+        """Claim the envelope's job if it can be, run it and settle it."""
+        (job,) = self.store.read([envelope.job_id])
+        if job is None:
+            msg = f"There is no job {envelope.job_id}."
+            raise JobNotFound(msg)
+        if job.state in TERMINAL:
+            return Answer.NO_OP_TERMINAL.value
+        if envelope.attempt > job.attempt + 1:
+            return Answer.ALREADY_CLAIMED.value
+        claimed = self.store.claim(Claim(self.owner, self.lease_id(), self.settings.lease, 1, id=job.id))
+        if claimed:
+            self.run(claimed[0])
+            return CLAIMED
+        (job,) = self.store.read([envelope.job_id])
+        return (Answer.NO_OP_TERMINAL if job is None or job.state in TERMINAL else Answer.ALREADY_CLAIMED).value
+
+    def run(self, job: JobRecord) -> None:
+        """Run a claimed job to its end in this thread, and settle it."""
+        settle(self.store, self.settings, self._perform(job), job)
+
+    def _perform(self, job: JobRecord) -> Move | None:
+        kind = self.registry.get(job.kind)
+        if kind is None:
+            return self.executor.unknown_kind(job, self.store.now())
+        if lifecycle.must_record_start(job):
+            (answer,) = self.store.commit([lifecycle.start(job)])
+            if answer is not Answer.OK:
+                return lifecycle.release(job)
+        attempt = Attempt(job, kind, self.clock.monotonic())
+        try:
+            with Keeper(attempt, self.store, self.settings, self.clock) as keeper:
+                if inspect.iscoroutinefunction(kind.fn):
+                    return asyncio.run(self._arun(attempt, keeper))
+                return self.executor.call(attempt)
+        except AttemptStopped:
+            return self.executor.stopped(attempt)
+
+    async def _arun(self, attempt: Attempt, keeper: Keeper) -> Move | None:
+        task = asyncio.ensure_future(self.executor.acall(attempt))
+        keeper.running(task)
+        return await task
 
 
 def settle(store: Store, settings: Settings, move: Move | None, job: JobRecord) -> None:

@@ -105,10 +105,7 @@ class Executor:
 
     def unknown_kind(self, job: JobRecord, now: int) -> Move:
         """Put off a job whose kind is not registered here; reject it once there has been time for a deployment."""
-        if (
-            now - job.available_at < self._settings.unknown_kind_grace
-            and now - job.created_at < self._settings.unknown_kind_grace
-        ):
+        if now - (job.started_at or now) < self._settings.unknown_kind_grace:
             return lifecycle.snooze(job, min(_UNKNOWN_KIND_PAUSE, self._settings.unknown_kind_grace // 2))
         failure = Failure("unknown_kind", f"no handler is registered for {_short(job.kind)}", retryable=False)
         return self._fail(job, failure, None)

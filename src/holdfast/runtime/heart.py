@@ -56,12 +56,6 @@ class Heart:
             self._stopped = True
             self._changed.notify()
 
-    def beat_now(self) -> None:
-        """Beat at once, to see a cancellation early."""
-        with self._changed:
-            self._next_beat = self._clock.monotonic()
-            self._changed.notify()
-
     def _watch(self, attempt: Attempt) -> None:
         assert attempt.kind is not None
         deadline = self._clock.monotonic() + (attempt.kind.timeout or 0) / SECOND

@@ -1,26 +1,34 @@
 """How much work a worker takes in hand: enough to stay busy, never more than it will get to in a moment.
 
 Quick jobs are claimed by the hundred, slow ones one per free slot, and nobody has to tune it: what is in hand beyond
-the free slots is what the last
-moments' rate will use up within `HORIZON`. So a prefetched job waits some hundredths of a second at the most.
+the free slots is what the last moments' rate will use up within `HORIZON`. So a prefetched job waits some hundredths of
+a second at the most, and a worker that dies takes few bystanders with it.
 """
 
 HORIZON = 0.05
 MOST = 2_000
-_WEIGHT = 0.4
+_WINDOW = 0.02
+"""Seconds over which a rate is measured: jobs finish in bursts, and a shorter look would take a burst for the rate."""
+_WEIGHT = 0.5
 
 
 class Pace:
     """Watches how fast jobs finish and says how many to hold."""
 
-    def __init__(self, concurrency: int, *, prefetch: bool) -> None:
+    def __init__(self, concurrency: int, now: float, *, prefetch: bool) -> None:
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._rate = 0.0
+        self._jobs = 0
+        self._since = now
 
-    def finished(self, jobs: int, seconds: float) -> None:
-        """Learn that so many jobs were finished in so much busy time."""
-        self._rate += _WEIGHT * (jobs / max(seconds, 1e-4) - self._rate)
+    def finished(self, jobs: int, now: float) -> None:
+        """Learn that so many more jobs are finished."""
+        self._jobs += jobs
+        seconds = now - self._since
+        if seconds >= _WINDOW:
+            self._rate += _WEIGHT * (self._jobs / seconds - self._rate)
+            self._jobs, self._since = 0, now
 
     @property
     def hold(self) -> int:

@@ -21,8 +21,8 @@ from queue import SimpleQueue
 from holdfast.client.registry import Kind
 from holdfast.domain.lifecycle import Move
 from holdfast.runtime.attempt import Attempt
-from holdfast.runtime.child import Verdict
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.verdict import Verdict
 
 Run = Callable[[Attempt, Callable[[Executor], Move | None]], None]
 _PARTING = 2.0

@@ -32,6 +32,7 @@ WRONG_USE = 2
 """The exit code of a child that was asked for something impossible: another one would fare no better."""
 _STOPPED = frozenset({0, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT})
 """The exit codes of a child that did as it was told, even if it was told before it could begin."""
+_TURN = 0.5
 _QUICK = 1.0
 _FIRST_PAUSE, _LAST_PAUSE = 0.25, 10.0
 _AFTER_GRACE = 2.0
@@ -151,11 +152,11 @@ class Supervisor:
         self._events.put(child)
 
     def _turn(self) -> None:
-        """Wait until something happens or comes due."""
+        """Wait until something happens or comes due; never long, because a signal may slip in just before the wait."""
         moments = [*self._due.values(), *([] if self._deadline is None else [self._deadline])]
-        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
+        until = min((moment - time.monotonic() for moment in moments), default=_TURN)
         try:
-            event = self._events.get(timeout=timeout)
+            event = self._events.get(timeout=max(0.0, min(until, _TURN)))
         except Empty:
             return
         if event is None:

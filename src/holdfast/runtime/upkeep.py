@@ -17,7 +17,6 @@ from holdfast.port.store import Store
 
 log = logging.getLogger("holdfast.upkeep")
 BATCH = 500
-TERM: Micros = 15 * SECOND
 UNSUBMITTED_AFTER: Micros = 5 * SECOND
 
 
@@ -57,6 +56,7 @@ class Upkeep:
         self._settings = settings
         self._owner = owner
         self._stop = threading.Event()
+        self._term = 3 * settings.upkeep
         self._lead_until: Micros = 0
         self.thread = threading.Thread(target=self._live, name="holdfast-upkeep", daemon=True)
 
@@ -83,10 +83,10 @@ class Upkeep:
 
     def _leads(self) -> bool:
         now = self._store.now()
-        if now < self._lead_until - TERM // 2:
+        if now < self._lead_until - self._term // 2:
             return True
-        if self._store.lead("upkeep", self._owner, TERM):
-            self._lead_until = now + TERM
+        if self._store.lead("upkeep", self._owner, self._term):
+            self._lead_until = now + self._term
             return True
         self._lead_until = 0
         return False

@@ -76,11 +76,10 @@ class Worker:
         self._clock = clock
         self._lease_id = lease_id
         self._capped = queues is not None and any(most is not None for most in queues.values())
-        self._pace = Pace(concurrency, prefetch=not self._capped)
+        self._pace = Pace(concurrency, clock.monotonic(), prefetch=not self._capped)
         self._finished: deque[tuple[Attempt, Move | None]] = deque()
         self._nudge = threading.Event()
         self._draining = False
-        self._busy_since = clock.monotonic()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until told to drain or, if asked, until nothing is left to do."""
@@ -156,9 +155,8 @@ class Worker:
             return 0
         self.trouble = None
         if batch:
-            self._pace.finished(len(batch), sent - self._busy_since)
+            self._pace.finished(len(batch), sent)
             self._settle(batch, answers)
-        self._busy_since = self._clock.monotonic()
         if claimed:
             self._dispatch(claimed, sent)
         return len(claimed)

@@ -68,7 +68,7 @@ def connect(path: Path) -> apsw.Connection:
         msg = f"SQLite {apsw.sqlite_lib_version()} can lose committed writes; install apsw 3.51.3 or later."
         raise StoreUnusable(msg)
     refuse_network(path)
-    _create(path)
+    create(path)
     with sentences(path):
         connection = apsw.Connection(str(path))
         try:
@@ -108,7 +108,8 @@ def migrate(connection: apsw.Connection) -> int:
     return SCHEMA_VERSION - have
 
 
-def _create(path: Path) -> None:
+def create(path: Path) -> None:
+    """Make an empty file that only its owner can read, if there is none yet."""
     if path.is_dir():
         msg = f"{path} is a folder; a store URL names a file in it."
         raise StoreUnusable(msg)

@@ -13,6 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -363,6 +364,7 @@ class SqliteStore:
         if os.path.lexists(path):
             msg = f"{path} is there already; a backup is written to a new file only."
             raise StoreError(msg)
+        files.create(Path(path))
         with self._read_only():
             target = apsw.Connection(path)
             try:

@@ -1,0 +1,88 @@
+"""Keeps the lease of a single attempt that runs outside a worker, and stops it when it must stop.
+
+The thread is started with the attempt and does nothing until the first heartbeat is due, or the timeout is over.
+"""
+
+import asyncio
+import ctypes
+import threading
+from types import TracebackType
+from typing import Self
+
+from holdfast.client.context import AttemptStopped
+from holdfast.client.settings import Settings
+from holdfast.domain.errors import StoreError
+from holdfast.domain.lifecycle import Answer
+from holdfast.domain.moments import SECOND
+from holdfast.port.clock import Clock
+from holdfast.port.store import Beat, Store
+from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.crew import FENCE
+
+
+class Keeper:
+    """Used as `with Keeper(...)` around the handler's call."""
+
+    def __init__(self, attempt: Attempt, store: Store, settings: Settings, clock: Clock) -> None:
+        self._attempt = attempt
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name="holdfast-keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._attempt.runner = threading.get_ident()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._attempt.runner = None
+        self._ended.set()
+
+    def running(self, task: "asyncio.Task[object]") -> None:
+        """Say that the attempt runs as this task, which is then cancelled instead of its thread interrupted."""
+        self._attempt.runner = task
+
+    def _keep(self) -> None:
+        attempt, beat = self._attempt, self._settings.heartbeat / SECOND
+        timeout = None if attempt.kind is None or attempt.kind.timeout is None else attempt.kind.timeout / SECOND
+        started = attempt.renewed = self._clock.monotonic()
+        while not self._ended.is_set():
+            left = beat if timeout is None else min(beat, max(0.0, started + timeout - self._clock.monotonic()))
+            if self._ended.wait(left):
+                return
+            if timeout is not None and self._clock.monotonic() >= started + timeout:
+                self._stop(Stop.TIMEOUT)
+                return
+            self._renew()
+
+    def _renew(self) -> None:
+        attempt, sent = self._attempt, self._clock.monotonic()
+        beat = Beat(attempt.job.id, attempt.job.token, attempt.job.lease_id or "", begun=True)
+        try:
+            (answer,) = self._store.heartbeat([beat], self._settings.lease)
+        except StoreError:
+            if sent > attempt.renewed + self._settings.lease * FENCE / SECOND:
+                self._stop(Stop.LOST)
+            return
+        if answer is Answer.OK:
+            attempt.renewed = sent
+        elif not self._ended.is_set():
+            self._stop(Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST)
+
+    def _stop(self, reason: Stop) -> None:
+        with self._lock:
+            runner = self._attempt.runner
+            if runner is None or self._attempt.stopping:
+                return
+            self._attempt.stop = reason
+            if isinstance(runner, asyncio.Task):
+                runner.get_loop().call_soon_threadsafe(runner.cancel)
+            elif isinstance(runner, int):
+                stop = ctypes.py_object(AttemptStopped)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(runner), stop)
