@@ -6,7 +6,7 @@ a second at the most, and a worker that dies takes few bystanders with it.
 """
 
 HORIZON = 0.05
-MOST = 2_000
+MOST = 1_000
 _WINDOW = 0.02
 """Seconds over which a rate is measured: jobs finish in bursts, and a shorter look would take a burst for the rate."""
 _WEIGHT = 0.5
@@ -29,6 +29,10 @@ class Pace:
         if seconds >= _WINDOW:
             self._rate += _WEIGHT * (self._jobs / seconds - self._rate)
             self._jobs, self._since = 0, now
+
+    def misjudged(self) -> None:
+        """Learn that jobs in hand had to wait: take one per slot until the rate is known again."""
+        self._rate = 0.0
 
     @property
     def hold(self) -> int:

@@ -30,6 +30,8 @@ POLL = 0.5
 """The longest a worker goes without looking for work, in seconds: the fallback for a wake-up that got lost."""
 SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
+STALE = 1.0
+"""Seconds after which a job that was taken ahead and has not begun is given back."""
 _LINGER = 0.002
 _MOST_LINGERS = 10
 _TROUBLE = 0.5
@@ -80,11 +82,13 @@ class Worker:
         self._finished: deque[tuple[Attempt, Move | None]] = deque()
         self._nudge = threading.Event()
         self._draining = False
+        self._dispatched_at = clock.monotonic()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until told to drain or, if asked, until nothing is left to do."""
         while not self._draining:
             self._linger()
+            self._give_back_stale()
             if self._trip(claim=True) or self._draining:
                 continue
             if until_idle and self._is_idle():
@@ -114,6 +118,13 @@ class Worker:
         self.crew.closing = True
         for attempt in self.crew.take_back():
             self.finish(attempt, lifecycle.release(attempt.job))
+
+    def _give_back_stale(self) -> None:
+        """Let others have what was taken ahead, if quick jobs have turned slow and it would wait here for long."""
+        if self.crew.waiting() and self._clock.monotonic() - self._dispatched_at > STALE:
+            self._pace.misjudged()
+            for attempt in self.crew.take_back():
+                self.finish(attempt, lifecycle.release(attempt.job))
 
     def settle(self, wait: float) -> bool:
         """Hand in what is finished, after waiting this long for something to be; true once nothing is held any more."""
@@ -180,6 +191,7 @@ class Worker:
                 self.finish(attempt, self._executor.unknown_kind(job, self._store.now()))
             else:
                 lanes.setdefault(kind.run_in, []).append(attempt)
+        self._dispatched_at = sent
         for mode, attempts in lanes.items():
             self.crew.put(mode, attempts)
 

@@ -1,0 +1,111 @@
+"""A worker holds what it will get to in a moment, and no more."""
+
+import asyncio
+import threading
+import time
+
+from holdfast import Holdfast
+from holdfast.runtime.pace import HORIZON, MOST, Pace
+from tests.runtime.conftest import LONG, Working
+
+
+def test_a_burst_is_not_taken_for_a_rate() -> None:
+    pace = Pace(4, 0.0, prefetch=True)
+    pace.finished(3, 0.1)
+    pace.finished(1, 0.1003)
+    assert pace.hold <= 4 + 3
+
+
+def test_quick_jobs_are_taken_ahead_and_slow_ones_are_not() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    assert pace.hold == 10
+    for n in range(1, 100):
+        pace.finished(200, n * 0.02)
+    assert 10 + 10_000 * HORIZON * 0.9 <= pace.hold <= 10 + MOST
+    for n in range(100, 110):
+        pace.finished(1, n * 0.5)
+    assert pace.hold == 10
+
+
+def test_what_was_taken_ahead_is_given_back_when_quick_jobs_turn_slow(app: Holdfast, working: Working) -> None:
+    free = threading.Event()
+
+    @app.job
+    def step(n: int) -> None:
+        if n > 3_000:
+            free.wait(LONG)
+
+    app.enqueue_many([step.prepare(n) for n in range(6_000)])
+    with working(app, concurrency=4):
+        end = time.monotonic() + LONG
+        while app.counts()["running"] != 4 or app.counts()["succeeded"] < 2_900:
+            assert time.monotonic() < end, app.counts()
+        assert sum(job.attempt for job in app.find(state="running", limit=100)) == 4
+        free.set()
+        while app.counts().unfinished:
+            assert time.monotonic() < end + LONG, app.counts()
+
+
+def test_a_queue_never_runs_more_than_its_share(app: Holdfast, working: Working) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    @app.job(queue="narrow")
+    def narrow() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.005)
+        with lock:
+            running -= 1
+
+    @app.job(queue="wide")
+    def wide() -> None: ...
+
+    jobs = app.enqueue_many([*(narrow.prepare() for _ in range(60)), *(wide.prepare() for _ in range(60))])
+    with working(app, queues={"narrow": 2, "wide": None}, concurrency=10):
+        for job in jobs:
+            job.result(LONG)
+    assert most == 2
+
+
+def test_mixed_lanes_share_one_limit(app: Holdfast, working: Working) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def enter() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+
+    def leave() -> None:
+        nonlocal running
+        with lock:
+            running -= 1
+
+    @app.job
+    def threaded() -> None:
+        enter()
+        threading.Event().wait(0.003)
+        leave()
+
+    @app.job
+    async def looped() -> None:
+        enter()
+        await asyncio.sleep(0.003)
+        leave()
+
+    jobs = app.enqueue_many([kind.prepare() for _ in range(60) for kind in (threaded, looped)])
+    with working(app, concurrency=3):
+        for job in jobs:
+            job.result(LONG)
+    assert most == 3
+
+
+def test_only_the_queues_asked_for_are_served(app: Holdfast) -> None:
+    @app.job
+    def anything() -> None: ...
+
+    mine, other = anything.using(queue="mine").enqueue(), anything.using(queue="other").enqueue()
+    app.run_worker(queues=["mine"], until_idle=True)
+    assert (mine.refresh().state, other.refresh().state) == ("succeeded", "queued")
