@@ -353,7 +353,7 @@ class Holdfast:
         if record.result is None:
             return None
         kind = self.registry.get(record.kind)
-        return codec.decode(record.result) if kind is None else kind.result.validate_json(record.result)
+        return codec.decode(record.result) if kind is None else kind.read_result(record.result)
 
     def _cancel(self, id_: str) -> JobRecord:
         return self._decide(id_, lambda job: lifecycle.cancel(job, self.settings.retention), done=TERMINAL)

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError
+from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from holdfast.client.context import Context
 from holdfast.domain import codec
@@ -40,7 +40,11 @@ class Binder:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        hints = typing.get_type_hints(self._fn, include_extras=True)
+        try:
+            hints = typing.get_type_hints(self._fn, include_extras=True)
+        except (NameError, TypeError) as error:
+            msg = f"{self.kind}: an annotation of its parameters cannot be resolved ({error})."
+            raise BadInput(msg) from error
         return {name: hints.get(name, Any) for name in self._signature.parameters}
 
     @cached_property
@@ -77,7 +81,11 @@ class Binder:
         }
         shape = typing_extensions.TypedDict(self.kind, fields)  # type: ignore[misc]
         shape.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
-        return TypeAdapter(shape)
+        try:
+            return TypeAdapter(shape)
+        except PydanticSchemaGenerationError as error:
+            msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({str(error).splitlines()[0]})."
+            raise BadInput(msg) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """Validate a call and give its payload."""
@@ -105,8 +113,12 @@ class Binder:
     def _dump(self, valid: Any, limit: int) -> str:
         serializer = self._adapter.serializer
         try:
-            codec.check(serializer.to_python(valid, warnings=False), self.kind)
-            text = serializer.to_json(valid, warnings=False)
+            if codec.check(serializer.to_python(valid, warnings=False), self.kind):
+                text = serializer.to_json(valid, warnings=False)
+            else:
+                written = serializer.to_python(valid, mode="json", warnings=False)
+                codec.check(written, self.kind)
+                text = to_json(written)
         except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
             raise codec.unserialisable(f"The payload of {self.kind}", error) from error
         return codec.sized(text, f"The payload of {self.kind}", limit)

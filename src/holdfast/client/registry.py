@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from holdfast.client.payload import Binder, is_model
+from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, UnknownKind
 from holdfast.domain.moments import Micros
 from holdfast.domain.retry import DEFAULT_RETRY, Retry
@@ -58,12 +59,21 @@ class Kind:
         return Binder(self.name, self.fn)
 
     @cached_property
-    def result(self) -> TypeAdapter[Any]:
-        """The type of the kind's result."""
+    def _result(self) -> TypeAdapter[Any]:
         hint = inspect.signature(self.fn).return_annotation
-        if isinstance(hint, str):
-            hint = inspect.get_annotations(self.fn, eval_str=True).get("return", Any)
-        return TypeAdapter(Any if hint in (inspect.Signature.empty, None) else hint)
+        try:
+            if isinstance(hint, str):
+                hint = inspect.get_annotations(self.fn, eval_str=True).get("return", Any)
+            return TypeAdapter(Any if hint in (inspect.Signature.empty, None) else hint)
+        except (NameError, TypeError, PydanticSchemaGenerationError):
+            return TypeAdapter(Any)
+
+    def read_result(self, text: str) -> Any:
+        """Read a stored result as the type the handler says it returns; as plain JSON if it returned something else."""
+        try:
+            return self._result.validate_json(text)
+        except ValidationError:
+            return codec.decode(text)
 
 
 class Registry:

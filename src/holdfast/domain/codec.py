@@ -1,11 +1,12 @@
 """JSON in and out, with limits that are the same on every store.
 
 A payload that passes here can be kept by every engine: no NaN or infinity, no NUL, no lone surrogate, integers of 64
-bits, bounded depth, keys
-and size. Nothing else is ever used to serialise a job.
+bits, bounded depth, keys and size. Nothing else is ever used to serialise a job.
 """
 
 import json
+from collections import deque
+from enum import Enum
 from math import isfinite
 from typing import Any
 
@@ -18,39 +19,56 @@ MAX_DEPTH = 32
 MAX_KEYS = 1_000
 MAX_INT = 2**63 - 1
 MIN_INT = -(2**63)
-_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def check(value: Any, where: str, depth: int = 0) -> None:  # noqa: C901, PLR0912
-    """Refuse what some store could not keep; `where` names the place in the error."""
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        if kind is str and "\x00" in value:
-            raise _refused(where, "holds a NUL character")
-    elif isinstance(value, int):
-        if not MIN_INT <= value <= MAX_INT:
-            raise _refused(where, "is an integer of more than 64 bits")
-    elif isinstance(value, float):
-        if not isfinite(value):
-            raise _refused(where, f"is {value}, which JSON cannot hold")
-    elif isinstance(value, str):
-        check(str(value), where, depth)
-    elif isinstance(value, dict):
-        if depth >= MAX_DEPTH:
-            raise _refused(where, f"is nested more than {MAX_DEPTH} levels deep")
-        if len(value) > MAX_KEYS:
-            raise _refused(where, f"has more than {MAX_KEYS} keys")
-        for key, item in value.items():
-            name = f"{where}.{key}" if depth < MAX_DEPTH else where
-            if type(item) not in _SCALARS or not (type(item) is int and -MAX_INT < item < MAX_INT):
-                check(item, name, depth + 1)
-            if isinstance(key, str) and "\x00" in key:
-                raise _refused(where, "has a key with a NUL character")
-    elif isinstance(value, list | tuple | set | frozenset):
-        if depth >= MAX_DEPTH:
-            raise _refused(where, f"is nested more than {MAX_DEPTH} levels deep")
-        for index, item in enumerate(value):
-            check(item, f"{where}[{index}]" if type(item) not in _SCALARS else where, depth + 1)
+def check(value: Any, where: str, depth: int = 0) -> bool:  # noqa: C901, PLR0912
+    """Refuse what some store could not keep; `where` names the place in the error.
+
+    Gives false if a value is not one of JSON's own types: what it will be written as must then be checked as well.
+    """
+    match value:
+        case None | bool():
+            return True
+        case Enum():
+            check(value.value, where, depth)
+            return False
+        case str():
+            if "\x00" in value:
+                raise _refused(where, "holds a NUL character")
+            return True
+        case int():
+            if not MIN_INT <= value <= MAX_INT:
+                raise _refused(where, "is an integer of more than 64 bits")
+            return True
+        case float():
+            if not isfinite(value):
+                raise _refused(where, f"is {value}, which JSON cannot hold")
+            return True
+        case dict() | list() | tuple() | set() | frozenset() | deque():
+            if depth >= MAX_DEPTH:
+                raise _refused(where, f"is nested more than {MAX_DEPTH} levels deep")
+            if isinstance(value, dict):
+                return _check_object(value, where, depth)
+            plain = isinstance(value, list)
+            for index, item in enumerate(value):
+                plain &= check(item, f"{where}[{index}]", depth + 1)
+            return plain
+        case _:
+            return False
+
+
+def _check_object(value: dict[Any, Any], where: str, depth: int) -> bool:
+    if len(value) > MAX_KEYS:
+        raise _refused(where, f"has more than {MAX_KEYS} keys")
+    plain = True
+    for key, item in value.items():
+        if type(item) is not int or not MIN_INT <= item <= MAX_INT:
+            plain &= check(item, f"{where}.{key}", depth + 1)
+        if type(key) is not str:
+            plain = False
+        elif "\x00" in key:
+            raise _refused(where, "has a key with a NUL character")
+    return plain
 
 
 def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:

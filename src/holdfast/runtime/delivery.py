@@ -7,7 +7,9 @@ Answers `claimed` when this call claimed and processed the job, `already-claimed
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.client.context import AttemptStopped
 from holdfast.client.registry import Registry
@@ -71,7 +73,7 @@ class Delivery:
         try:
             with Keeper(attempt, self.store, self.settings, self.clock) as keeper:
                 if inspect.iscoroutinefunction(kind.fn):
-                    return asyncio.run(self._arun(attempt, keeper))
+                    return _apart(partial(asyncio.run, self._arun(attempt, keeper)))
                 return self.executor.call(attempt)
         except AttemptStopped:
             return self.executor.stopped(attempt)
@@ -80,6 +82,16 @@ class Delivery:
         task = asyncio.ensure_future(self.executor.acall(attempt))
         keeper.running(task)
         return await task
+
+
+def _apart(run: Callable[[], Move | None]) -> Move | None:
+    """Run something that needs an event loop of its own: in a thread, where this one has a loop already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run()
+    with ThreadPoolExecutor(1, "holdfast-delivery") as thread:
+        return thread.submit(run).result()
 
 
 def settle(store: Store, settings: Settings, move: Move | None, job: JobRecord) -> None:
