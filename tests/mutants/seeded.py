@@ -24,8 +24,10 @@ MUTANTS = (
         "a holder's moves are not fenced by its token",
         "S9",
         LIFECYCLE,
-        "if job.state is not State.RUNNING or (job.token, job.lease_id) != move.guard:",
-        "if job.state is not State.RUNNING:",
+        """    if (job.token, job.lease_id) != move.guard:
+        return False
+""",
+        "",
     ),
     Mutant(
         "complete is not fenced by the token in SQL",

@@ -67,6 +67,15 @@ def a_redrive_opens_a_new_generation(lab: Lab) -> None:
     assert lab.take(again).attempt == 1
 
 
+def a_redrive_decided_before_another_death_is_refused(lab: Lab) -> None:
+    dead = lab.in_state(State.DEAD)
+    late = lifecycle.redrive(dead)
+    again = lab.take(lab.done(lifecycle.redrive(dead)))
+    dead_again = lab.done(lifecycle.fail(again, HOPELESS, draw=0, retention=RETENTION))
+    assert lab.answer(late) is Answer.NO_OP_TERMINAL
+    assert lab.read(dead) == dead_again
+
+
 def only_a_dead_job_can_be_redriven(lab: Lab) -> None:
     for state in set(State) - {State.DEAD}:
         with pytest.raises(IllegalMove):
