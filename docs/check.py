@@ -17,7 +17,7 @@ import holdfast
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 _FENCE = re.compile(r"^```python( no-run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ANY_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

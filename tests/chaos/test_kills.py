@@ -20,6 +20,7 @@ from holdfast import Holdfast
 from holdfast.domain.audit import violations
 from holdfast.domain.job import TERMINAL, JobRecord
 from holdfast.port.store import Query
+from holdfast.stores.sqlite import SqliteStore
 from tests.chaos import handlers
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS", "5"))
@@ -173,8 +174,8 @@ def test_a_worker_stops_on_sigterm_in_bounded_time_even_if_its_store_is_gone(yar
     job = yard.app.enqueue("hold", {"marker": str(marker)})
     worker = yard.hire()
     yard.until(lambda: job.refresh().state == "running", "the claim")
-    blocker = yard.app.store
-    with blocker._transaction():  # type: ignore[attr-defined]
+    assert isinstance(yard.app.store, SqliteStore)
+    with yard.app.store.file.write():
         worker.terminate()
         worker.terminate()
         started = time.monotonic()

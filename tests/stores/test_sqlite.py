@@ -48,8 +48,8 @@ def test_the_file_is_durable_and_private(app: Holdfast, add: JobFunction[[int, i
     add.enqueue(1, 2)
     store = app.store
     assert isinstance(store, SqliteStore)
-    assert store._writer.pragma("journal_mode") == "wal"
-    assert store._writer.pragma("synchronous") == 2
+    assert store.file.writer.pragma("journal_mode") == "wal"
+    assert store.file.writer.pragma("synchronous") == 2
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -71,7 +71,7 @@ def test_a_finished_row_cannot_be_changed_even_by_hand(
     before = job.refresh().record
     assert isinstance(app.store, SqliteStore)
     with pytest.raises(apsw.ConstraintError):
-        app.store._writer.execute(statement)
+        app.store.file.writer.execute(statement)
     assert job.refresh().record == before
 
 
@@ -85,7 +85,7 @@ def test_a_dead_row_changes_only_into_a_new_generation(app: Holdfast) -> None:
     assert isinstance(app.store, SqliteStore)
     for statement in ("UPDATE job SET attempt = 0", "UPDATE job SET state = 'queued'", "DELETE FROM job"):
         with pytest.raises(apsw.ConstraintError):
-            app.store._writer.execute(statement)
+            app.store.file.writer.execute(statement)
     assert app.redrive(job.id).generation == 2
 
 
@@ -94,7 +94,7 @@ def test_what_a_job_was_asked_to_do_cannot_be_changed(app: Holdfast, add: JobFun
     assert isinstance(app.store, SqliteStore)
     for statement in ("UPDATE job SET payload = '{}'", "UPDATE job SET kind = 'other'", "DELETE FROM job"):
         with pytest.raises(apsw.ConstraintError):
-            app.store._writer.execute(statement)
+            app.store.file.writer.execute(statement)
 
 
 def test_a_file_that_is_not_a_database_is_refused_and_left_alone(file: Path) -> None:
@@ -155,14 +155,14 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers(app: Holdfast, add:
     job = add.enqueue(1, 1)
     store = app.store
     assert isinstance(store, SqliteStore)
-    pages = store._writer.pragma("page_count")
-    store._writer.pragma("max_page_count", pages)
+    pages = store.file.writer.pragma("page_count")
+    store.file.writer.pragma("max_page_count", pages)
     with pytest.raises(StoreUnavailable, match="full"):
         app.enqueue_many([add.prepare(n, n) for n in range(5_000)])
     assert app.counts()["queued"] == 1
     assert job.refresh().state == "queued"
     assert list(store.check()) == []
-    store._writer.pragma("max_page_count", 1_000_000)
+    store.file.writer.pragma("max_page_count", 1_000_000)
     app.enqueue_many([add.prepare(n, n) for n in range(5_000)])
     assert app.counts()["queued"] == 5_001
 
@@ -170,7 +170,7 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers(app: Holdfast, add:
 def test_a_file_that_can_only_be_read_says_so(app: Holdfast, add: JobFunction[[int, int], int]) -> None:
     add.enqueue(1, 1)
     assert isinstance(app.store, SqliteStore)
-    app.store._writer.pragma("query_only", 1)
+    app.store.file.writer.pragma("query_only", 1)
     with pytest.raises(StoreUnavailable, match="read-only"):
         add.enqueue(2, 2)
     assert app.counts()["queued"] == 1

@@ -9,17 +9,15 @@ lock and a busy handler thread may keep it for milliseconds.
 
 import json
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from holdfast.domain import lifecycle
-from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
+from holdfast.domain.errors import KeyConflict, StoreError
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import Micros
@@ -29,6 +27,7 @@ from holdfast.stores import statements
 from holdfast.stores.sqlite import connection as files
 from holdfast.stores.sqlite import guests, inspect, rows
 from holdfast.stores.sqlite.bell import Bell
+from holdfast.stores.sqlite.file import OpenFile
 from holdfast.stores.sqlite.guests import Connection, OwnConnection
 
 _RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
@@ -47,16 +46,16 @@ class SqliteStore:
         self.url = url
         self.path = files.path_of(url)
         self._clock = clock or SystemClock()
-        self._closed = False
-        self._open()
+        self.file = OpenFile(self.path)
+        self._bells = {self.file.pid: Bell(self.path)}
 
-    def _open(self) -> None:
-        self._writing = threading.Lock()
-        self._reading = threading.Lock()
-        self._writer = files.connect(self.path)
-        self._reader = files.connect(self.path)
-        self._bell = Bell(self.path)
-        self._pid = os.getpid()
+    @property
+    def _bell(self) -> Bell:
+        """The bell of this process: like a connection, it must not cross a fork."""
+        pid = os.getpid()
+        if pid not in self._bells:
+            self._bells[pid] = Bell(self.path)
+        return self._bells[pid]
 
     def now(self) -> Micros:
         """Give the machine's time, which every process on the file shares."""
@@ -65,7 +64,7 @@ class SqliteStore:
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
         """Store each group whole or not at all."""
         deltas: Deltas = defaultdict(int)
-        with self._transaction() as db:
+        with self.file.write() as db:
             now = self.now()
             answers = [self._insert_group(db, group, now, deltas) for group in groups]
             _tally(db, deltas)
@@ -141,7 +140,7 @@ class SqliteStore:
 
     def _exchange(self, moves: Sequence[Move], want: Claim | None) -> tuple[list[Answer], list[JobRecord]]:
         deltas: Deltas = defaultdict(int)
-        with self._transaction() as db:
+        with self.file.write() as db:
             now = self.now()
             answers = self._commit(db, moves, now, deltas) if moves else []
             _tally(db, deltas)
@@ -228,52 +227,52 @@ class SqliteStore:
         if not beats:
             return []
         batch = json.dumps(beats)
-        with self._transaction() as db:
+        with self.file.write() as db:
             db.execute(SQL["heartbeat"], (batch, self.now(), lease))
             found = json.loads(db.execute(SQL["leases"], (batch,)).get)
         return [_still_held(beat, *row) for beat, row in zip(beats, found, strict=True)]
 
     def abandon(self, owner: str) -> int:
         """End at once every lease of a dead owner."""
-        with self._transaction() as db:
+        with self.file.write() as db:
             db.execute(SQL["abandon"], (owner, self.now()))
             return int(db.changes())
 
     def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
         """Read jobs by id."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return [_read(db, id_) for id_ in ids]
 
     def find(self, query: Query) -> list[JobRecord]:
         """List jobs by a filter, newest first."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return inspect.find(db, query, SQL)
 
     def attempts(self, id: str) -> list[AttemptRecord]:  # noqa: A002
         """List the ended attempts of a job."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return [AttemptRecord(*row) for row in db.execute(SQL["attempts"], (id,))]
 
     def steps(self, id: str) -> list[StepRecord]:  # noqa: A002
         """List the recorded steps of a job."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return [StepRecord(*row) for row in db.execute(SQL["steps"], (id,))]
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Read the counters."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL["counts"])}
 
     def expired(self, limit: int) -> list[JobRecord]:
         """List jobs that time has run out on."""
         now = self.now()
-        with self._read_only() as db:
+        with self.file.read() as db:
             late = [rows.record(row) for row in db.execute(SQL["expired_leases"], (now, limit))]
             return late + [rows.record(row) for row in db.execute(SQL["overdue"], (now, limit - len(late)))]
 
     def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
         """List jobs that have been `created` for longer than this."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             if not any(state == State.CREATED for _, state, _ in db.execute(SQL["counts"])):
                 return []
             return [rows.record(row) for row in db.execute(SQL["unsubmitted"], (self.now() - older_than, limit))]
@@ -281,10 +280,10 @@ class SqliteStore:
     def purge(self, limit: int) -> int:
         """Remove finished jobs whose time is over."""
         now = self.now()
-        with self._read_only() as db:
+        with self.file.read() as db:
             if db.execute(SQL["purgeable"], (now, 1)).get == "[]":
                 return 0
-        with self._transaction() as db:
+        with self.file.write() as db:
             over = db.execute(SQL["purgeable"], (now, limit)).get
             deltas: Deltas = defaultdict(
                 int, {(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))}
@@ -308,7 +307,7 @@ class SqliteStore:
 
     def paused(self) -> frozenset[str]:
         """Name the paused queues."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             return frozenset(queue for (queue,) in db.execute(SQL["paused"]))
 
     def enlist(self, worker: WorkerRecord) -> None:
@@ -321,25 +320,25 @@ class SqliteStore:
 
     def workers(self) -> list[WorkerRecord]:
         """List the workers that are alive."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             found = [WorkerRecord(*json.loads(record)) for (record,) in db.execute(SQL["workers"], (self.now(),))]
         return [w._replace(queues=w.queues and tuple(w.queues), kinds=tuple(w.kinds)) for w in found]
 
     def lead(self, role: str, owner: str, term: Micros) -> bool:
         """Take or keep a role for a term; asking in vain costs a read only."""
         now = self.now()
-        with self._read_only() as db:
+        with self.file.read() as db:
             row = db.execute(SQL["leader"], (role,)).fetchone()
         if row is not None and row[0] != owner and row[1] > now:
             return False
-        with self._transaction() as db:
+        with self.file.write() as db:
             db.execute(SQL["lead"], (role, owner, now, term))
             return bool(db.changes())
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
         """Give the instant when a job can next be claimed."""
         now = self.now()
-        with self._read_only() as db:
+        with self.file.read() as db:
             paused = {queue for (queue,) in db.execute(SQL["paused"])}
             names = [queue for (queue,) in db.execute(SQL["waiting_queues"]) if queues is None or queue in queues]
             due = [db.execute(SQL["next_due"], (queue, now)).get for queue in names if queue not in paused]
@@ -355,7 +354,7 @@ class SqliteStore:
 
     def check(self) -> Iterator[Finding]:
         """Verify the file's integrity, the counters and the keys."""
-        with self._read_only() as db:
+        with self.file.read() as db:
             findings = inspect.check(db, SQL)
         yield from findings
 
@@ -365,10 +364,10 @@ class SqliteStore:
             msg = f"{path} is there already; a backup is written to a new file only."
             raise StoreError(msg)
         files.create(Path(path))
-        with self._read_only():
+        with self.file.read():
             target = apsw.Connection(path)
             try:
-                with target.backup("main", self._reader, "main") as copy:
+                with target.backup("main", self.file.reader, "main") as copy:
                     while not copy.done:
                         copy.step(1000)
             finally:
@@ -376,82 +375,12 @@ class SqliteStore:
 
     def close(self) -> None:
         """Close both connections and stop listening."""
-        with self._writing, self._reading:
-            if not self._closed:
-                self._closed = True
-                self._bell.close()
-                self._reader.close()
-                self._writer.close()
+        self._bell.close()
+        self.file.close()
 
     def _execute(self, name: str, *parameters: Any) -> None:
-        with self._transaction() as db:
+        with self.file.write() as db:
             db.execute(SQL[name], parameters)
-
-    def _transaction(self) -> "_Transaction":
-        self._after_fork()
-        return _Transaction(self)
-
-    @contextmanager
-    def _read_only(self) -> Iterator[OwnConnection]:
-        self._after_fork()
-        with self._reading:
-            db = self._usable(self._reader)
-            try:
-                db.execute("BEGIN")
-                try:
-                    yield db
-                finally:
-                    _rollback(db)
-            except apsw.Error as error:
-                raise files.translate(error, self.path) from error
-
-    def _usable(self, db: apsw.Connection) -> apsw.Connection:
-        if self._closed:
-            msg = f"The store {self.url} is closed."
-            raise StoreUnavailable(msg)
-        return db
-
-    def _after_fork(self) -> None:
-        """Open anew in a forked child: a connection must not cross a fork."""
-        if self._pid != os.getpid():
-            self._inherited = (self._writer, self._reader, self._bell)
-            self._open()
-
-
-class _Transaction:
-    """One write transaction; a class of its own because it is entered for every single enqueue."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-
-    def __enter__(self) -> OwnConnection:
-        store = self._store
-        store._writing.acquire()  # noqa: SLF001
-        try:
-            db = store._usable(store._writer)  # noqa: SLF001
-            db.execute("BEGIN IMMEDIATE")
-        except BaseException as error:
-            store._writing.release()  # noqa: SLF001
-            if isinstance(error, apsw.Error):
-                raise files.translate(error, store.path) from error
-            raise
-        return db
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        store = self._store
-        db = store._writer  # noqa: SLF001
-        try:
-            if error is None:
-                db.execute("COMMIT")
-        except apsw.Error as failure:
-            raise files.translate(failure, store.path, committing=True) from failure
-        finally:
-            _rollback(db)
-            store._writing.release()  # noqa: SLF001
-        if isinstance(error, apsw.Error):
-            raise files.translate(error, store.path) from error
 
 
 def _read(db: Connection, id_: str) -> JobRecord | None:
@@ -478,8 +407,3 @@ def _still_held(beat: Beat, state: str | None, token: int, lease_id: str | None,
     if state == State.RUNNING and (token, lease_id) == (beat.token, beat.lease_id):
         return Answer.CANCEL_REQUESTED if cancel else Answer.OK
     return Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED
-
-
-def _rollback(db: apsw.Connection) -> None:
-    if db.in_transaction:
-        db.execute("ROLLBACK")

@@ -1,0 +1,102 @@
+"""An open Holdfast file: one connection that writes, one that reads, each used by one thread at a time.
+
+Every write transaction is `BEGIN IMMEDIATE`, so it never has to be upgraded; reads see one snapshot. A connection must
+not cross a fork, so a forked child opens the file anew at its first use.
+"""
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import apsw
+
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.stores.sqlite.connection import connect, translate
+from holdfast.stores.sqlite.guests import OwnConnection
+
+
+class OpenFile:
+    """Two connections to one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._closed = False
+        self._open()
+
+    def _open(self) -> None:
+        self.writer = connect(self.path)
+        self.reader = connect(self.path)
+        self._writing = Turn(self, self.writer, "BEGIN IMMEDIATE")
+        self._reading = Turn(self, self.reader, "BEGIN")
+        self.pid = os.getpid()
+
+    def write(self) -> "Turn":
+        """Give a write transaction: `with file.write() as db`."""
+        self._after_fork()
+        return self._writing
+
+    def read(self) -> "Turn":
+        """Give a snapshot to read from: `with file.read() as db`."""
+        self._after_fork()
+        return self._reading
+
+    def close(self) -> None:
+        """Close both connections, once nobody uses them."""
+        with self._writing.lock, self._reading.lock:
+            self._closed = True
+            self.reader.close()
+            self.writer.close()
+
+    def check_open(self) -> None:
+        """Refuse to go on once the file is closed."""
+        if self._closed:
+            msg = f"The store on {self.path} is closed."
+            raise StoreUnavailable(msg)
+
+    def _after_fork(self) -> None:
+        if self.pid != os.getpid():
+            self._inherited = (self.writer, self.reader)
+            self._open()
+
+
+class Turn:
+    """A connection's transactions, one at a time.
+
+    A class of its own, and made once, because it is entered for every single enqueue.
+    """
+
+    __slots__ = ("_begin", "_db", "_file", "lock")
+
+    def __init__(self, file: OpenFile, db: apsw.Connection, begin: str) -> None:
+        self.lock = threading.Lock()
+        self._file = file
+        self._db = db
+        self._begin = begin
+
+    def __enter__(self) -> OwnConnection:
+        self.lock.acquire()
+        try:
+            self._file.check_open()
+            self._db.execute(self._begin)
+        except BaseException as error:
+            self.lock.release()
+            if isinstance(error, apsw.Error):
+                raise translate(error, self._file.path) from error
+            raise
+        return self._db
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+        except apsw.Error as failure:
+            raise translate(failure, self._file.path, committing=True) from failure
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self.lock.release()
+        if isinstance(error, apsw.Error):
+            raise translate(error, self._file.path) from error
