@@ -252,3 +252,29 @@ def test_a_worker_that_cannot_renew_stops_its_handler_before_the_lease_ends(app:
     service.stop()
     thread.join(LONG)
     assert not thread.is_alive()
+
+
+def test_a_thread_that_ignores_its_timeout_gives_up_its_slot_to_other_lanes_too(
+    app: Holdfast, working: Working
+) -> None:
+    free = threading.Event()
+
+    @app.job(timeout=0.1, retry=ONCE)
+    def deaf() -> None:
+        free.wait()
+
+    @app.job
+    async def looped() -> str:
+        return "ran"
+
+    @app.job
+    def threaded() -> str:
+        return "ran too"
+
+    stuck = deaf.enqueue()
+    with working(app, concurrency=1):
+        until(lambda: stuck.refresh().state == "dead", "giving up")
+        assert looped.enqueue().result(LONG) == "ran"
+        assert threaded.enqueue().result(LONG) == "ran too"
+        free.set()
+        assert looped.enqueue().result(LONG) == "ran"

@@ -103,7 +103,7 @@ class Inserter:
         return list(zip(ids, jobs, strict=True))
 
     def _lead(self, batch: list[Ticket]) -> None:
-        """Write this batch and a few more that came meanwhile; then let one of those still waiting lead."""
+        """Write this batch and a few more that came meanwhile; what is left then goes to a thread of its own."""
         for _ in range(_MOST_TURNS):
             if batch:
                 self._write(batch)

@@ -43,7 +43,7 @@ class Binder:
         try:
             hints = typing.get_type_hints(self._fn, include_extras=True)
         except (NameError, TypeError) as error:
-            msg = f"{self.kind}: an annotation of its parameters cannot be resolved ({error})."
+            msg = f"{self.kind}: one of its annotations cannot be resolved ({error})."
             raise BadInput(msg) from error
         return {name: hints.get(name, Any) for name in self._signature.parameters}
 

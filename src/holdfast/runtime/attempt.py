@@ -20,7 +20,7 @@ class Stop(StrEnum):
 class Attempt:
     """A claimed job and what this worker knows about running it."""
 
-    __slots__ = ("begun", "job", "kind", "renewed", "runner", "settled", "stop", "stopped_at")
+    __slots__ = ("abandoned", "begun", "job", "kind", "renewed", "runner", "settled", "stop", "stopped_at")
 
     def __init__(self, job: JobRecord, kind: Kind | None, renewed: float) -> None:
         self.job = job
@@ -30,6 +30,8 @@ class Attempt:
         self.begun = False
         self.settled = False
         """Set once an outcome has been handed in; whoever comes later hands in nothing."""
+        self.abandoned = False
+        """Set when the attempt was settled although its handler does not stop: its slot has been given to another."""
         self.stop: Stop | None = None
         self.stopped_at = 0.0
         self.runner: object = None

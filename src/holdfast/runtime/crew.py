@@ -93,8 +93,12 @@ class Crew:
     def give_up(self, attempt: Attempt) -> None:
         """Settle an attempt whose handler does not stop, and make up for the lane it blocks."""
         if not attempt.settled and attempt.kind is not None:
+            attempt.abandoned = True
             self._finish(attempt, self._executor.stopped(attempt))
+            if self._slots is not None:
+                self._slots.release()
             self._lanes[attempt.kind.run_in].replace()
+            self._loop.poke()
 
     def close(self) -> None:
         """Let the lanes go."""
@@ -103,7 +107,7 @@ class Crew:
 
     def _run(self, attempt: Attempt) -> None:
         if self._slots is not None or attempt.job.crashes:
-            with self._slot(), self._suspects if attempt.job.crashes else nullcontext():
+            with self._slot(attempt), self._suspects if attempt.job.crashes else nullcontext():
                 self._call(attempt)
         else:
             self._call(attempt)
@@ -113,14 +117,18 @@ class Crew:
             self._finish(attempt, self._executor.call(attempt))
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
-        """Take one of the slots that several kinds of lanes share."""
+    def _slot(self, attempt: Attempt) -> Iterator[None]:
+        """Take one of the slots that several kinds of lanes share; an abandoned attempt's was given back before."""
         if self._slots is None:
             yield
             return
-        with self._slots:
+        self._slots.acquire()
+        try:
             yield
-        self._loop.poke()
+        finally:
+            if not attempt.abandoned:
+                self._slots.release()
+            self._loop.poke()
 
     async def _arun(self, attempt: Attempt) -> None:
         if not self._may_begin(attempt):
@@ -139,7 +147,7 @@ class Crew:
         self._finish(attempt, await self._executor.acall(attempt))
 
     def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
-        with self._slot():
+        with self._slot(attempt):
             if self._may_begin(attempt) and self._start_on_record(attempt):
                 self._finish(attempt, call(self._executor))
 

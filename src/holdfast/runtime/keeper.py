@@ -52,23 +52,28 @@ class Keeper:
         attempt, beat = self._attempt, self._settings.heartbeat / SECOND
         timeout = None if attempt.kind is None or attempt.kind.timeout is None else attempt.kind.timeout / SECOND
         started = attempt.renewed = self._clock.monotonic()
+        due = started + beat
         while not self._ended.is_set():
-            left = beat if timeout is None else min(beat, max(0.0, started + timeout - self._clock.monotonic()))
-            if self._ended.wait(left):
-                return
-            if timeout is not None and self._clock.monotonic() >= started + timeout:
-                self._stop(Stop.TIMEOUT)
-                return
-            self._renew()
+            fence = attempt.renewed + self._settings.lease * FENCE / SECOND
+            until = min(due, fence) if timeout is None else min(due, fence, started + timeout)
+            if self._ended.wait(max(0.0, until - self._clock.monotonic())):
+                return None
+            now = self._clock.monotonic()
+            if timeout is not None and now >= started + timeout:
+                return self._stop(Stop.TIMEOUT)
+            if now >= fence:
+                return self._stop(Stop.LOST)
+            if now >= due:
+                self._renew(now)
+                due = now + beat
+        return None
 
-    def _renew(self) -> None:
-        attempt, sent = self._attempt, self._clock.monotonic()
+    def _renew(self, sent: float) -> None:
+        attempt = self._attempt
         beat = Beat(attempt.job.id, attempt.job.token, attempt.job.lease_id or "", begun=True)
         try:
             (answer,) = self._store.heartbeat([beat], self._settings.lease)
         except StoreError:
-            if sent > attempt.renewed + self._settings.lease * FENCE / SECOND:
-                self._stop(Stop.LOST)
             return
         if answer is Answer.OK:
             attempt.renewed = sent

@@ -137,6 +137,7 @@ class ThreadLanes:
                 finally:
                     with self._lock:
                         attempt.runner = None
+                        self._most -= attempt.abandoned
                         if attempt.stopping:
                             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
             except AttemptStopped:

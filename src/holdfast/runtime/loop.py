@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from holdfast.runtime.attempt import Attempt
@@ -54,8 +55,6 @@ class LoopLane:
     def replace(self) -> None:
         """Make up for a task that does not stop."""
         self._most += 1
-        if self._slots is not None:
-            self._slots.release()
         self.poke()
 
     def poke(self) -> None:
@@ -100,11 +99,12 @@ class LoopLane:
             self._running += 1
             task = loop.create_task(self._run(attempt))
             attempt.runner = task
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, attempt))
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         self._running -= 1
-        if self._slots is not None:
+        self._most -= attempt.abandoned
+        if self._slots is not None and not attempt.abandoned:
             self._slots.release()
         if not task.cancelled():
             task.exception()
