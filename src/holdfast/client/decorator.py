@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
+from inspect import signature
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.client.context import Context
@@ -97,6 +98,10 @@ class JobDecorator:
     ) -> "JobDecorator": ...
     def __call__(self, fn: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
         """Register a function, or collect the defaults to register one with."""
+        known = signature(checked_defaults).parameters
+        if unknown := defaults.keys() - known.keys():
+            msg = f"@app.job has no option {min(unknown)!r}; it takes {', '.join(known)}."
+            raise TypeError(msg)
         if fn is None:
             return JobDecorator(self._app, checked_defaults(**defaults))
         if defaults or not callable(fn):

@@ -9,7 +9,6 @@ attempt it was running is recorded as failed with the reason.
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from holdfast.client.registry import Kind
 from holdfast.domain.lifecycle import Move
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.signals import ending
 from holdfast.runtime.verdict import Verdict
 
 Run = Callable[[Attempt, Callable[[Executor], Move | None]], None]
@@ -143,11 +143,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        if code >= 0:
-            return f"ended with exit code {code}"
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"was ended by signal {-code}"
+        return ending(code)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

@@ -11,12 +11,9 @@ import logging
 import os
 import random
 import secrets
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
@@ -27,6 +24,7 @@ from holdfast.port.store import Store, WorkerRecord
 from holdfast.runtime.attempt import Stop
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.heart import Heart
+from holdfast.runtime.signals import stopping_by_signal
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.worker import Queues, Worker
 
@@ -90,7 +88,7 @@ class Service:
         self._upkeep.start()
         self._listener.start()
         try:
-            with self._signals():
+            with stopping_by_signal(self.stop):
                 self.worker.run(until_idle=until_idle)
                 self._leave()
         finally:
@@ -169,20 +167,3 @@ class Service:
             self.id, socket.gethostname(), os.getpid(), queues, tuple(sorted(self._registry)), self.worker.concurrency,
             self._started_at, now, now + 3 * self._settings.heartbeat, running,
         )  # fmt: skip
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, where this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            self.stop()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -15,16 +15,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from types import FrameType
 
 from holdfast.client.settings import Settings
 from holdfast.domain.errors import StoreError
 from holdfast.domain.moments import SECOND
 from holdfast.port.store import Store
+from holdfast.runtime.signals import ending, stopping_by_signal
 from holdfast.runtime.upkeep import BATCH, reap
 
 log = logging.getLogger("holdfast.supervisor")
@@ -104,7 +103,7 @@ class Supervisor:
         """Supervise to the end; give the exit code."""
         ours, writer = os.pipe()
         try:
-            with self._signals():
+            with stopping_by_signal(self.stop):
                 while self._children or self._due:
                     self._start_due(ours)
                     self._kill_late()
@@ -170,7 +169,7 @@ class Supervisor:
         self._undertaker.settle(child.id)
         if self._asked:
             if code not in _STOPPED:
-                log.warning("worker %s %s", child.id, _epitaph(code))
+                log.warning("worker %s %s", child.id, ending(code))
                 self._code = self._code or 1
         elif code == WRONG_USE:
             self._code = WRONG_USE
@@ -178,7 +177,7 @@ class Supervisor:
         elif code or not self._until_idle:
             pause = self._backoff(child)
             when = f"in {pause:g} s" if pause else "now"
-            log.warning("worker %s %s; its jobs are taken back, and another starts %s", child.id, _epitaph(code), when)
+            log.warning("worker %s %s; its jobs are taken back, and another starts %s", child.id, ending(code), when)
             self._due[child.slot] = time.monotonic() + pause
 
     def _backoff(self, child: Child) -> float:
@@ -206,23 +205,6 @@ class Supervisor:
             for child in self._children:
                 log.warning("worker %s did not end in time and is killed", child.id)
                 _signal(child, signal.SIGKILL)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, where this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            self.stop()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 class Undertaker:
@@ -268,11 +250,3 @@ def _signal(child: Child, number: signal.Signals) -> None:
     """Signal a child that is not yet buried, so that its id cannot belong to another process."""
     with contextlib.suppress(OSError):
         os.kill(child.process.pid, number)
-
-
-def _epitaph(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"

@@ -1,0 +1,34 @@
+"""Signals: being told to stop by them, and saying which one ended a process."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def stopping_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` for each SIGTERM and SIGINT, where this is the main thread; elsewhere signals are not ours."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def ending(code: int) -> str:
+    """Say how a process ended, from its return code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
