@@ -173,7 +173,7 @@ def test_order_is_priority_then_due_time_then_age() -> None:
         (4, FLAKY, Cause.EXHAUSTED),
         (1, HOPELESS, Cause.REJECTED),
         (3, HOPELESS, Cause.REJECTED),
-        (1, Failure("expired", "too late", retryable=False), Cause.EXPIRED),
+        (1, Failure("expired", "a handler may call its failure so", retryable=True), None),
     ],
 )
 def test_a_failure_is_retried_until_the_attempts_are_used(attempt: int, failure: Failure, cause: Cause | None) -> None:

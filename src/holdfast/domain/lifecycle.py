@@ -267,9 +267,7 @@ def complete(job: JobRecord, result: str | None, retention: Retention) -> Move:
 def fail(job: JobRecord, failure: Failure, *, draw: float, retention: Retention, traceback: str | None = None) -> Move:
     """Record a failed attempt: retry after the policy's delay, or end as dead."""
     require(job, Verb.FAIL)
-    if failure.code == EXPIRED:
-        cause = Cause.EXPIRED
-    elif not failure.retryable:
+    if not failure.retryable:
         cause = Cause.REJECTED
     elif job.attempt >= job.max_attempts:
         cause = Cause.EXHAUSTED

@@ -4,25 +4,38 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import FrameType
 
 
 @contextlib.contextmanager
 def stopping_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` for each SIGTERM and SIGINT, where this is the main thread; elsewhere signals are not ours."""
+    """Call `stop` for each SIGTERM and SIGINT, where this is the main thread; elsewhere signals are not ours.
+
+    On a thread of its own: a signal handler runs in the middle of whatever the main thread does, and would wait for
+    ever for a lock that the main thread holds. Putting into this queue is the one thing that is safe there.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop()
+    asked: SimpleQueue[bool] = SimpleQueue()
 
+    def heed() -> None:
+        while asked.get():
+            stop()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        asked.put(True)
+
+    threading.Thread(target=heed, name="holdfast-signals", daemon=True).start()
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        asked.put(False)
 
 
 def ending(code: int) -> str:

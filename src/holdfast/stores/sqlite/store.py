@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, State, StepRecord
@@ -364,14 +362,12 @@ class SqliteStore:
             msg = f"{path} is there already; a backup is written to a new file only."
             raise StoreError(msg)
         files.create(Path(path))
-        with self.file.read():
-            target = apsw.Connection(path)
-            try:
-                with target.backup("main", self.file.reader, "main") as copy:
-                    while not copy.done:
-                        copy.step(1000)
-            finally:
-                target.close()
+        try:
+            with self.file.read(), files.sentences(Path(path)):
+                files.copy(self.file.reader, Path(path))
+        except BaseException:
+            Path(path).unlink(missing_ok=True)
+            raise
 
     def close(self) -> None:
         """Close both connections and stop listening."""
