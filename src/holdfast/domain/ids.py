@@ -8,8 +8,6 @@ from uuid import UUID
 
 from holdfast.domain.errors import BadInput
 
-_VERSION = 7 << 76
-_VARIANT = 2 << 62
 _STEP_BITS = 32
 
 
@@ -21,6 +19,7 @@ class Ids:
         self._bits = bits
         self._last_millis = -1
         self._tail = 0
+        self._head = (-1, -1, "")
 
     def take(self, count: int) -> list[str]:
         """Make the next ids."""
@@ -33,10 +32,16 @@ class Ids:
             if self._tail >> 74:
                 self._last_millis, self._tail = self._last_millis + 1, self._bits(73)
             tail = self._tail
-            number = self._last_millis << 80 | _VERSION | (tail >> 62) << 64 | _VARIANT | tail & (1 << 62) - 1
-            text = f"{number:032x}"
-            ids.append(f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}")
+            head = tail >> 62
+            if head != self._head[0] or self._last_millis != self._head[1]:
+                self._head = (head, self._last_millis, self._spelled(head))
+            ids.append(f"{self._head[2]}{0x8000 | tail >> 48 & 0x3FFF:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}")
         return ids
+
+    def _spelled(self, head: int) -> str:
+        """Spell the first half of an id: the time, the version and the highest of the random bits."""
+        text = f"{self._last_millis:012x}7{head:03x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:]}-"
 
     def _steps(self, count: int) -> list[int]:
         draw = self._bits(_STEP_BITS * count)

@@ -30,7 +30,8 @@ def judge(kind: Kind, job: JobRecord) -> Verdict:
     """Run a handler to its end, whatever that is."""
     attempt = Attempt(job, kind, 0.0)
     try:
-        result = Executor.bind(attempt)()
+        fn, arguments = Executor.bind(attempt)
+        result = fn(**arguments)
         if inspect.iscoroutine(result):
             result = asyncio.run(_awaited(result))
         return Verdict(None if result is None else codec.encode(result, "The result"))

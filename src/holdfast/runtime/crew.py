@@ -36,7 +36,7 @@ class Lane(Protocol):
 
 
 class Crew:
-    """Runs attempts and reports each outcome once, through `finish`.
+    """Runs attempts and reports each outcome once, through `finish`; calls `idle` when a lane has nothing left to take.
 
     `mixed` says that kinds run in more than one sort of lane, which then share one limit.
     """
@@ -51,6 +51,7 @@ class Crew:
         concurrency: int,
         mixed: bool,
         finish: Finish,
+        idle: Callable[[], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -63,11 +64,11 @@ class Crew:
         self.closing = False
         """Set when nothing more may begin: what comes to its turn is given back instead."""
         self._slots = threading.Semaphore(concurrency) if mixed else None
-        self._loop = LoopLane(self._arun, concurrency, self._slots)
+        self._loop = LoopLane(self._arun, concurrency, self._slots, idle)
         self._lanes: dict[str, Lane] = {
-            "thread": ThreadLanes(self._run, concurrency),
+            "thread": ThreadLanes(self._run, concurrency, idle),
             "loop": self._loop,
-            "process": ProcessLanes(self._run_in_child, concurrency),
+            "process": ProcessLanes(self._run_in_child, concurrency, idle),
         }
 
     def put(self, mode: str, attempts: list[Attempt]) -> None:

@@ -42,7 +42,8 @@ class Executor:
         more.
         """
         try:
-            result = self.bind(attempt)()
+            fn, arguments = self.bind(attempt)
+            result = fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             return self.failed(attempt, error)
         return self.returned(attempt, result)
@@ -50,21 +51,22 @@ class Executor:
     async def acall(self, attempt: Attempt) -> Move | None:
         """Run an asynchronous handler likewise."""
         try:
-            result = await self.bind(attempt)()
+            fn, arguments = self.bind(attempt)
+            result = await fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             return self.failed(attempt, error)
         return self.returned(attempt, result)
 
     @staticmethod
-    def bind(attempt: Attempt) -> Callable[[], Any]:
-        """Validate the payload and give the handler with its arguments filled in."""
+    def bind(attempt: Attempt) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Validate the payload; give the handler and its arguments."""
         kind = attempt.kind
         assert kind is not None
-        kwargs = kind.binder.decode(attempt.job.payload)
-        if kind.binder.context is not None:
-            kwargs = {**kwargs, kind.binder.context: Context(attempt.job, attempt)}
-        fn = kind.fn
-        return lambda: fn(**kwargs)
+        binder = kind.binder
+        arguments = binder.decode(attempt.job.payload)
+        if binder.context is not None:
+            arguments = {**arguments, binder.context: Context(attempt.job, attempt)}
+        return kind.fn, arguments
 
     def returned(self, attempt: Attempt, result: object) -> Move | None:
         """Settle an attempt whose handler returned."""

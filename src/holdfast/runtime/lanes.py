@@ -22,9 +22,10 @@ _TICK = 0.001
 class ThreadLanes:
     """A crew of at most `most` threads."""
 
-    def __init__(self, run: Run, most: int) -> None:
+    def __init__(self, run: Run, most: int, idle: Callable[[], None]) -> None:
         self._run = run
         self._most = most
+        self._idle = idle
         self._inbox: deque[Attempt] = deque()
         self._lock = threading.Lock()
         self._parked = threading.Semaphore(0)
@@ -118,6 +119,7 @@ class ThreadLanes:
             if self._inbox:
                 return True
             self._awake -= 1
+        self._idle()
         self._parked.acquire()
         return not self._closed
 

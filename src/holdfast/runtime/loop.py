@@ -18,10 +18,11 @@ class LoopLane:
     `slots` is given when other lanes share the limit; whoever gives one back then pokes this lane.
     """
 
-    def __init__(self, run: Run, most: int, slots: threading.Semaphore | None) -> None:
+    def __init__(self, run: Run, most: int, slots: threading.Semaphore | None, idle: Callable[[], None]) -> None:
         self._run = run
         self._most = most
         self._slots = slots
+        self._idle = idle
         self._inbox: deque[Attempt] = deque()
         self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,3 +110,5 @@ class LoopLane:
         if not task.cancelled():
             task.exception()
         self._start()
+        if not self._inbox:
+            self._idle()

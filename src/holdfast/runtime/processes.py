@@ -31,8 +31,9 @@ _PARTING = 2.0
 class ProcessLanes:
     """At most `most` child processes, but no more than there are cores."""
 
-    def __init__(self, run: Run, most: int) -> None:
+    def __init__(self, run: Run, most: int, idle: Callable[[], None]) -> None:
         self._run = run
+        self._idle = idle
         self._most = min(most, os.cpu_count() or 1)
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -80,6 +81,7 @@ class ProcessLanes:
     def _work(self, child: "Child") -> None:
         while (attempt := self._inbox.get()) is not None:
             self._run(attempt, partial(self._call, child, attempt))
+            self._idle()
         child.end()
 
     def _call(self, child: "Child", attempt: Attempt, executor: Executor) -> Move | None:

@@ -8,7 +8,7 @@ work (`pace`); nothing is held in a worker that the store does not know to be le
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from holdfast.client.registry import Registry
@@ -70,6 +70,7 @@ class Worker:
             concurrency=concurrency,
             mixed=len({registry[name].run_in for name in registry}) > 1,
             finish=self.finish,
+            idle=self.nudge,
         )
         self._store = store
         self._registry = registry
@@ -110,7 +111,7 @@ class Worker:
             return
         attempt.settled = True
         self._finished.append((attempt, move))
-        if not self._nudge.is_set() and (len(self._finished) == 1 or not self.crew.waiting()):
+        if len(self._finished) == 1:
             self._nudge.set()
 
     def give_back(self) -> None:
@@ -183,19 +184,24 @@ class Worker:
         return Claim(self.id, self._lease_id(), self._settings.lease, room, queues)
 
     def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
-        lanes: dict[str, list[Attempt]] = {}
+        lanes: dict[str, list[Attempt]] = defaultdict(list)
+        find, held = self._registry.get, self.held
         for job in claimed:
-            kind = self._registry.get(job.kind)
-            attempt = self.held[job.id] = Attempt(job, kind, sent)
+            kind = find(job.kind)
+            attempt = held[job.id] = Attempt(job, kind, sent)
             if kind is None:
                 self.finish(attempt, self._executor.unknown_kind(job, self._store.now()))
             else:
-                lanes.setdefault(kind.run_in, []).append(attempt)
+                lanes[kind.run_in].append(attempt)
         self._dispatched_at = sent
         for mode, attempts in lanes.items():
             self.crew.put(mode, attempts)
 
     def _settle(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
+        if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
+            for attempt, _ in batch:
+                self.held.pop(attempt.job.id, None)
+            return
         replies = iter(answers)
         for attempt, move in batch:
             answer = Answer.OK if move is None else next(replies)

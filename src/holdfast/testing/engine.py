@@ -290,7 +290,7 @@ class _Executor(Executor):
     """Knows whether a body was reached, and lets the person at the keyboard interrupt one."""
 
     @staticmethod
-    def bind(attempt: Attempt) -> Callable[[], Any]:
+    def bind(attempt: Attempt) -> tuple[Callable[..., Any], dict[str, Any]]:
         call = Executor.bind(attempt)
         attempt.begun = True
         return call

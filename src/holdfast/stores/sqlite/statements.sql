@@ -10,9 +10,6 @@ INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_at
                  expires_at, steps_total, state, available_at, updated_at, ready)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?14, ?19)
 
--- name: exists
-SELECT 1 FROM job WHERE id = ?1
-
 -- name: known
 SELECT json_group_array(id) FROM job WHERE id IN (SELECT value FROM json_each(?1))
 
@@ -33,6 +30,14 @@ WHERE seq IN (SELECT seq FROM job WHERE ready = 0 AND queue = ?1 AND available_a
 
 -- name: pick
 -- One aggregated row instead of many: each row that crosses into Python gives up the interpreter lock once.
+SELECT json_group_array(seq), count(*), coalesce(sum(state = 'retrying'), 0) FROM (
+  SELECT seq, state FROM job
+  WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+  ORDER BY priority DESC, available_at, seq LIMIT ?3
+)
+
+-- name: pick_ranked
+-- The same with what is needed to rank jobs of several queues.
 SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
   SELECT seq, priority, available_at, state FROM job
   WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
@@ -40,7 +45,7 @@ SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
 )
 
 -- name: pick_one
-SELECT json_array(seq, priority, available_at, state), queue FROM job
+SELECT seq, queue, state FROM job
 WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2)
 
 -- name: claim

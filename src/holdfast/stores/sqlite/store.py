@@ -9,10 +9,12 @@ lock and a busy handler thread may keep it for milliseconds.
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError
@@ -33,6 +35,8 @@ SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.i
 
 _QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
 Deltas = defaultdict[tuple[str, State], int]
+_MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL})
+"""After these, somebody who waits may have something to do (or, for a cancellation, to stop)."""
 
 
 class SqliteStore:
@@ -66,8 +70,7 @@ class SqliteStore:
             now = self.now()
             answers = [self._insert_group(db, group, now, deltas) for group in groups]
             _tally(db, deltas)
-        if deltas:
-            self._bell.ring({queue for queue, _ in deltas})
+        self._bell.ring({queue for queue, _ in deltas})
         return answers
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
@@ -83,11 +86,27 @@ class SqliteStore:
     def _insert_group(
         self, db: Connection, group: InsertGroup, now: Micros, deltas: Deltas
     ) -> list[Inserted] | KeyConflict:
+        """Store a group as if it were new; if an id of it is there already, the group is asked again: look closer."""
+        several = len(group) > 1
+        if several:
+            db.execute("SAVEPOINT insertion")
+        try:
+            answers = self._store_group(db, group, set(), now, deltas)
+        except apsw.ConstraintError:
+            if several:
+                db.execute("ROLLBACK TO insertion")
+            answers = self._store_group(db, group, self._known(db, group), now, deltas)
+        if several:
+            db.execute("RELEASE insertion")
+        return answers
+
+    def _store_group(
+        self, db: Connection, group: InsertGroup, known: set[str], now: Micros, deltas: Deltas
+    ) -> list[Inserted] | KeyConflict:
         stored: list[tuple[Any, ...]] = []
         answers: list[Inserted] = []
         keys: dict[tuple[str, str], JobRecord] = {}
         lifetimes: list[tuple[str, str, Micros | None, str]] = []
-        known = self._known(db, group)
         for id_, new in group:
             if id_ in known:
                 answers.append(Inserted(id_, new, now, _read(db, id_)))
@@ -98,7 +117,7 @@ class SqliteStore:
                 if owner:
                     if not lifecycle.same_request(owner, new):
                         return lifecycle.key_conflict(new, owner)
-                    answers.append(Inserted(id_, new, now, owner, duplicate=True))
+                    answers.append(Inserted(id_, new, now, owner, duplicate=owner.id != id_))
                     continue
                 keys[new.tenant, new.key] = lifecycle.create(id_, new, now)
                 lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
@@ -115,9 +134,7 @@ class SqliteStore:
         return answers
 
     def _known(self, db: Connection, group: InsertGroup) -> set[str]:
-        """Find the ids of a group that are stored already: those are asked again after a lost answer."""
-        if len(group) == 1:
-            return {group[0][0]} if db.execute(SQL["exists"], group[0][:1]).fetchone() else set()
+        """Find the ids of a group that are stored already."""
         return set(json.loads(db.execute(SQL["known"], (json.dumps([id_ for id_, _ in group]),)).fetchone()[0]))
 
     def _key_owner(self, db: Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
@@ -143,40 +160,57 @@ class SqliteStore:
             answers = self._commit(db, moves, now, deltas) if moves else []
             _tally(db, deltas)
             claimed = self._claim(db, want, now) if want else []
-        if any(move.verb in (Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL) for move in moves):
-            self._bell.ring({move.queue for move in moves})
+        if rung := {move.queue for move in moves if move.verb in _MAKES_CLAIMABLE}:
+            self._bell.ring(rung)
         return answers, claimed
 
     def _claim(self, db: OwnConnection, want: Claim, now: Micros) -> list[JobRecord]:
-        picked = self._pick(db, want, now)
+        seqs, picked = self._pick(db, want, now)
         if not picked:
             return []
-        seqs = json.dumps([seq for _, _, seq, _, _ in picked])
         db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease))
         deltas: Deltas = defaultdict(int)
-        for _, _, _, queue, state in picked:
-            deltas[queue, state] -= 1
-            deltas[queue, State.RUNNING] += 1
+        for (queue, state), jobs in picked.items():
+            deltas[queue, state] -= jobs
+            deltas[queue, State.RUNNING] += jobs
         _tally(db, deltas)
         return rows.claimed(db.execute(SQL["claimed"], (seqs,)).get, want, now)
 
-    def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> list[tuple[int, Micros, int, str, State]]:
+    def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> tuple[str, dict[tuple[str, State], int]]:
+        """Choose the jobs to claim; give their seqs as JSON, and their number by queue and state."""
         paused = {queue for (queue,) in db.execute(SQL["paused"])}
         if want.id is not None:
             row = db.execute(SQL["pick_one"], (want.id, now)).fetchone()
-            return [] if row is None or row[1] in paused else _candidates(f"[{row[0]}]", row[1])
+            if row is None or row[1] in paused:
+                return "[]", {}
+            return f"[{row[0]}]", {(row[1], State(row[2])): 1}
         if want.queues is None:
             room = {queue: want.limit for (queue,) in db.execute(SQL["waiting_queues"]) if queue not in want.full}
         else:
             room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-        picked: list[tuple[int, Micros, int, str, State]] = []
-        for queue, most in room.items():
-            if queue not in paused:
-                db.execute(SQL["promote"], (queue, now))
-                picked += _candidates(db.execute(SQL["pick"], (queue, now, most)).get, queue)
-        if len(room) > 1:
-            picked.sort()
-        return picked[: want.limit]
+        room = {queue: most for queue, most in room.items() if queue not in paused}
+        for queue in room:
+            db.execute(SQL["promote"], (queue, now))
+        if len(room) == 1:
+            ((queue, most),) = room.items()
+            seqs, jobs, retrying = db.execute(SQL["pick"], (queue, now, most)).fetchone()
+            return seqs, {(queue, State.QUEUED): jobs - retrying, (queue, State.RETRYING): retrying} if jobs else {}
+        return self._pick_across(db, room, want.limit, now)
+
+    def _pick_across(
+        self, db: OwnConnection, room: dict[str, int], limit: int, now: Micros
+    ) -> tuple[str, dict[tuple[str, State], int]]:
+        """Choose among several queues by one order."""
+        found = [
+            (-priority, available_at, seq, queue, state)
+            for queue, most in room.items()
+            for seq, priority, available_at, state in json.loads(
+                db.execute(SQL["pick_ranked"], (queue, now, most)).fetchone()[0]
+            )
+        ]
+        best = sorted(found)[:limit]
+        picked = Counter((queue, State(state)) for _, _, _, queue, state in best)
+        return json.dumps([seq for _, _, seq, _, _ in best]), picked
 
     def _commit(self, db: OwnConnection, moves: Sequence[Move], now: Micros, deltas: Deltas) -> list[Answer]:
         completes = [move for move in moves if move.verb is Verb.COMPLETE]
@@ -382,13 +416,6 @@ class SqliteStore:
 def _read(db: Connection, id_: str) -> JobRecord | None:
     row = db.execute(SQL["read"], (id_,)).fetchone()
     return None if row is None else rows.record(row)
-
-
-def _candidates(aggregated: str, queue: str) -> list[tuple[int, Micros, int, str, State]]:
-    return [
-        (-priority, available_at, seq, queue, State(state))
-        for seq, priority, available_at, state in json.loads(aggregated)
-    ]
 
 
 def _tally(db: Connection, deltas: Deltas) -> None:
