@@ -13,6 +13,7 @@ from typing import Any, overload
 from uuid import UUID
 
 from holdfast.client.asynchronous import asynchronous
+from holdfast.client.collector import uncollected
 from holdfast.client.counts import Counts
 from holdfast.client.decorator import JobDecorator, checked_defaults
 from holdfast.client.explain import Explanation, explain
@@ -112,7 +113,8 @@ class Holdfast:
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Store many prepared jobs in one batch, all or none."""
         batch = self._batch(prepared)
-        return self._handles(self._inserting().insert(batch)) if batch else []
+        with uncollected(len(batch)):
+            return self._handles(self._inserting().insert(batch)) if batch else []
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
@@ -321,7 +323,7 @@ class Holdfast:
             store = self.store
             with self._lock:
                 if self._inserter is None or self._pid != os.getpid():
-                    ids = Ids(lambda: self._clock.now() // 1000, random.SystemRandom().getrandbits)
+                    ids = Ids(lambda: self._clock.now() // 1000, random.Random().getrandbits)  # noqa: S311 - ids are names, not secrets
                     self._inserter = Inserter(store, ids)
                     self._pid = os.getpid()
         return self._inserter

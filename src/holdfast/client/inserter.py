@@ -1,8 +1,9 @@
 """Group commit for enqueues: callers that come while a commit is under way share the next one.
 
 A caller that finds nobody writing writes at once, in its own thread, with no hand-over; so a lone enqueue costs what
-the store costs. Each caller's jobs
-form one group, stored whole or not at all, and a conflict in one group never touches another.
+the store costs. Whoever comes meanwhile leaves a ticket and waits; the writer, when it is done, lets the first of them
+write for all. Each caller's jobs form one group, stored whole or not at all, and a conflict in one group never touches
+another.
 """
 
 import asyncio
@@ -16,40 +17,27 @@ from holdfast.domain.job import NewJob
 from holdfast.port.store import Inserted, InsertGroup, Store
 
 _MOST_GROUPS = 500
-_MOST_TURNS = 4
-"""How many commits a caller makes for others before it returns to its own work."""
 
 
 class Ticket:
     """One caller's place in a shared commit."""
 
-    __slots__ = ("_future", "_held", "group", "outcome")
+    __slots__ = ("_held", "future", "jobs", "outcome")
 
-    def __init__(self, group: InsertGroup) -> None:
-        self.group = group
+    def __init__(self, jobs: Sequence[NewJob], future: "asyncio.Future[None] | None") -> None:
+        self.jobs = jobs
+        self.future = future
         self.outcome: list[Inserted] | BaseException | None = None
-        self._held: threading.Lock | None = None
-        self._future: asyncio.Future[None] | None = None
-
-    def settle(self, outcome: list[Inserted] | BaseException) -> None:
-        """Give the caller its answer."""
-        self.outcome = outcome
-        if self._held is not None:
-            self._held.release()
-        elif self._future is not None:
-            with suppress(RuntimeError):  # its loop is closed: nobody waits any more, and the others must not suffer
-                self._future.get_loop().call_soon_threadsafe(_resolve, self._future)
-
-    def block(self) -> threading.Lock:
-        """Prepare to block a thread on this ticket."""
         self._held = threading.Lock()
         self._held.acquire()
-        return self._held
 
-    def suspend(self) -> "asyncio.Future[None]":
-        """Prepare to suspend a task on this ticket."""
-        self._future = asyncio.get_running_loop().create_future()
-        return self._future
+    def wait(self) -> None:
+        """Block until woken: to take the answer, or to write if there is none yet."""
+        self._held.acquire()
+
+    def wake(self) -> None:
+        """Let a blocked caller go on; a suspended one is told through its `future`."""
+        self._held.release()
 
     def answer(self) -> list[Inserted]:
         """Give the answer, or raise it."""
@@ -65,66 +53,80 @@ class Inserter:
     def __init__(self, store: Store, ids: Ids) -> None:
         self._store = store
         self._ids = ids
-        self._lock = threading.Lock()
-        self._writing = False
+        self._turn = threading.Lock()
+        """Held by whoever writes; only its holder takes tickets or makes ids."""
         self._pending: deque[Ticket] = deque()
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together, sharing the commit with whoever else is waiting."""
-        ticket = Ticket(self.group(jobs))
-        with self._lock:
-            blocked = ticket.block() if self._writing else None
-            self._writing = True
-            if blocked is not None:
-                self._pending.append(ticket)
-        if blocked is None:
-            self._lead([ticket])
-        else:
-            blocked.acquire()
+        ticket = Ticket(jobs, None)
+        self._pending.append(ticket)
+        if not self._turn.acquire(blocking=False):
+            ticket.wait()
+            if ticket.outcome is not None:
+                return ticket.answer()
+        self._write_pending()
+        self._pass_on()
         return ticket.answer()
 
     async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together without blocking the event loop."""
-        ticket = Ticket(self.group(jobs))
-        future = ticket.suspend()
-        with self._lock:
-            leads = not self._writing
-            self._writing = True
-            self._pending.append(ticket)
-        if leads:
-            asyncio.get_running_loop().run_in_executor(None, self._lead, [])
-        await future
+        loop = asyncio.get_running_loop()
+        ticket = Ticket(jobs, loop.create_future())
+        self._pending.append(ticket)
+        if self._turn.acquire(blocking=False):
+            loop.run_in_executor(None, self._write_for_tasks)
+        assert ticket.future is not None
+        await ticket.future
         return ticket.answer()
 
     def group(self, jobs: Sequence[NewJob]) -> InsertGroup:
-        """Give each job its id."""
-        with self._lock:
-            ids = self._ids.take(len(jobs))
-        return list(zip(ids, jobs, strict=True))
+        """Give each job its id, for a caller who stores them by other means."""
+        with self._turn:
+            return list(zip(self._ids.take(len(jobs)), jobs, strict=True))
 
-    def _lead(self, batch: list[Ticket]) -> None:
-        """Write this batch and a few more that came meanwhile; what is left then goes to a thread of its own."""
-        for _ in range(_MOST_TURNS):
-            if batch:
-                self._write(batch)
-            with self._lock:
-                if not self._pending:
-                    self._writing = False
-                    return
-                batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
-        threading.Thread(target=self._lead, args=(batch,), name="holdfast-inserter", daemon=True).start()
+    def _pass_on(self) -> None:
+        """Give up the turn; if somebody came meanwhile, to the first of them."""
+        self._turn.release()
+        if self._pending and self._turn.acquire(blocking=False):
+            if not self._pending:
+                self._turn.release()
+            elif self._pending[0].future is None:
+                self._pending[0].wake()
+            else:
+                threading.Thread(target=self._write_for_tasks, name="holdfast-inserter", daemon=True).start()
 
-    def _write(self, batch: list[Ticket]) -> None:
-        try:
-            outcomes = self._store.insert([ticket.group for ticket in batch])
-        except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
-            for ticket in batch:
-                ticket.settle(error)
+    def _write_for_tasks(self) -> None:
+        """Write for as long as a task is next; tasks cannot write, and a thread does it for them."""
+        while True:
+            self._write_pending()
+            if not self._pending or self._pending[0].future is None:
+                break
+        self._pass_on()
+
+    def _write_pending(self) -> None:
+        batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
+        if not batch:
             return
+        ids = iter(self._ids.take(sum(len(ticket.jobs) for ticket in batch)))
+        groups = [[(next(ids), job) for job in ticket.jobs] for ticket in batch]
+        try:
+            outcomes: Sequence[list[Inserted] | BaseException] = self._store.insert(groups)
+        except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
+            outcomes = [error] * len(batch)
+        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for ticket, outcome in zip(batch, outcomes, strict=True):
-            ticket.settle(outcome)
+            ticket.outcome = outcome
+            if ticket.future is None:
+                ticket.wake()
+            else:
+                loops.setdefault(ticket.future.get_loop(), []).append(ticket.future)
+        for loop, futures in loops.items():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more, and the others must not suffer
+                loop.call_soon_threadsafe(_resolve, futures)
 
 
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
+def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

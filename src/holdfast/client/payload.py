@@ -8,6 +8,7 @@ part of the payload.
 """
 
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from functools import cached_property
@@ -21,6 +22,8 @@ from holdfast.client.context import Context
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, BadPayload
 
+_SUSPECT = re.compile(rb"\\u0000|[0-9]{19}")
+"""A NUL, or digits enough for an integer of more than 64 bits."""
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -70,6 +73,11 @@ class Binder:
         return only if is_model(only) else None
 
     @cached_property
+    def _scalar(self) -> bool:
+        """Whether every parameter is text, an integer or a flag, so that its JSON alone tells if it can be kept."""
+        return self._model is None and all(self._hints[name] in (int, str, bool) for name in self._names)
+
+    @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         if self._model is not None:
             return TypeAdapter(self._model)
@@ -113,6 +121,8 @@ class Binder:
     def _dump(self, valid: Any, limit: int) -> str:
         serializer = self._adapter.serializer
         try:
+            if self._scalar and not _SUSPECT.search(text := serializer.to_json(valid)):
+                return codec.sized(text, f"The payload of {self.kind}", limit)
             if codec.check(serializer.to_python(valid, warnings=False), self.kind):
                 text = serializer.to_json(valid, warnings=False)
             else:

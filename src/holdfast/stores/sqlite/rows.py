@@ -46,7 +46,7 @@ def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
     return (
         id_, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
         new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state,
-        available_at, ready,
+        available_at, now, ready,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ step_cursor, result
 -- name: insert
 INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
                  expires_at, steps_total, state, available_at, updated_at, ready)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?14, ?19)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: known
 SELECT json_group_array(id) FROM job WHERE id IN (SELECT value FROM json_each(?1))

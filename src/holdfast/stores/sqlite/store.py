@@ -11,6 +11,8 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.i
 
 _QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
 Deltas = defaultdict[tuple[str, State], int]
+_ONE_STATEMENT = 32
+"""Up to so many jobs are inserted by one statement, which needs no savepoint and gives up the interpreter once."""
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL})
 """After these, somebody who waits may have something to do (or, for a cancellation, to stop)."""
 
@@ -68,7 +72,7 @@ class SqliteStore:
         deltas: Deltas = defaultdict(int)
         with self.file.write() as db:
             now = self.now()
-            answers = [self._insert_group(db, group, now, deltas) for group in groups]
+            answers = self._insert_groups(db, groups, now, deltas)
             _tally(db, deltas)
         self._bell.ring({queue for queue, _ in deltas})
         return answers
@@ -83,11 +87,22 @@ class SqliteStore:
             _tally(db, deltas)
             return answer
 
+    def _insert_groups(
+        self, db: Connection, groups: Sequence[InsertGroup], now: Micros, deltas: Deltas
+    ) -> list[list[Inserted] | KeyConflict]:
+        """Store groups one by one; or, if no key could refuse one of them, all in one go."""
+        if len(groups) == 1 or any(new.key is not None for group in groups for _, new in group):
+            return [self._insert_group(db, group, now, deltas) for group in groups]
+        answers = self._insert_group(db, [one for group in groups for one in group], now, deltas)
+        assert isinstance(answers, list)
+        each = iter(answers)
+        return [list(islice(each, len(group))) for group in groups]
+
     def _insert_group(
         self, db: Connection, group: InsertGroup, now: Micros, deltas: Deltas
     ) -> list[Inserted] | KeyConflict:
         """Store a group as if it were new; if an id of it is there already, the group is asked again: look closer."""
-        several = len(group) > 1
+        several = len(group) > _ONE_STATEMENT
         if several:
             db.execute("SAVEPOINT insertion")
         try:
@@ -123,10 +138,10 @@ class SqliteStore:
                 lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
             stored.append(rows.fresh(id_, new, now))
             answers.append(Inserted(id_, new, now))
-        if len(stored) == 1:
-            db.execute(SQL["insert"], stored[0])
-        else:
+        if len(stored) > _ONE_STATEMENT:
             db.executemany(SQL["insert"], stored)
+        elif stored:
+            db.execute(_insert_statement(len(stored)), [value for row in stored for value in row])
         if lifetimes:
             db.executemany(SQL["take_key"], lifetimes)
         for row in stored:
@@ -411,6 +426,13 @@ class SqliteStore:
     def _execute(self, name: str, *parameters: Any) -> None:
         with self.file.write() as db:
             db.execute(SQL[name], parameters)
+
+
+@cache
+def _insert_statement(jobs: int) -> str:
+    """Give the statement that inserts so many jobs at once, which all or none of them survive."""
+    head, _, row = SQL["insert"].partition("VALUES ")
+    return f"{head}VALUES {', '.join([row] * jobs)}"
 
 
 def _read(db: Connection, id_: str) -> JobRecord | None:

@@ -19,8 +19,7 @@ CREATE TABLE job (
   created_at        INTEGER NOT NULL,
   expires_at        INTEGER,
   steps_total       INTEGER NOT NULL,
-  state             TEXT    NOT NULL
-    CHECK (state IN ('created', 'queued', 'running', 'retrying', 'succeeded', 'dead', 'cancelled')),
+  state             TEXT    NOT NULL,
   version           INTEGER NOT NULL DEFAULT 1,
   generation        INTEGER NOT NULL DEFAULT 1,
   attempt           INTEGER NOT NULL DEFAULT 0 CHECK (attempt BETWEEN 0 AND max_attempts),
