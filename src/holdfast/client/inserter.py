@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from holdfast.domain.errors import KeyConflict
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.port.store import Inserted, InsertGroup, Store
@@ -59,6 +60,8 @@ class Inserter:
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together, sharing the commit with whoever else is waiting."""
+        if self._turn.acquire(blocking=False):
+            return self._write_own(jobs)
         ticket = Ticket(jobs, None)
         self._pending.append(ticket)
         if not self._turn.acquire(blocking=False):
@@ -68,6 +71,16 @@ class Inserter:
         self._write_pending()
         self._pass_on()
         return ticket.answer()
+
+    def _write_own(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+        """Write for nobody but oneself: the common case, and the shortest way."""
+        try:
+            (outcome,) = self._store.insert([list(zip(self._ids.take(len(jobs)), jobs, strict=True))])
+        finally:
+            self._pass_on()
+        if isinstance(outcome, KeyConflict):
+            raise outcome
+        return outcome
 
     async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together without blocking the event loop."""

@@ -44,6 +44,8 @@ class Ids:
         return f"{text[:8]}-{text[8:12]}-{text[12:]}-"
 
     def _steps(self, count: int) -> list[int]:
+        if count == 1:
+            return [self._bits(_STEP_BITS)]
         draw = self._bits(_STEP_BITS * count)
         mask = (1 << _STEP_BITS) - 1
         raw = draw.to_bytes(count * _STEP_BITS // 8)

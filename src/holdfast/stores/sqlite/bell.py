@@ -82,10 +82,10 @@ class Bell:
 
     def ring(self, queues: Collection[str] | None = None) -> None:
         """Wake whoever waits for one of these queues, in every process."""
-        if queues is not None and not queues:
+        if not os.access(self._text, os.F_OK) or (queues is not None and not queues):
             return
         try:
-            changed = os.stat(self._text).st_mtime_ns  # noqa: PTH116 - once for every enqueue, and three times as quick
+            changed = self._folder.stat().st_mtime_ns
         except OSError:
             return
         message = _ANY if queues is None else "\n".join(queues).encode()
