@@ -150,9 +150,9 @@ class Worker:
 
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""
+        want = self._wish() if claim else None
         batch = [self._finished.popleft() for _ in range(len(self._finished))]
         moves = [move for _, move in batch if move is not None]
-        want = self._wish() if claim else None
         sent = self._clock.monotonic()
         claimed: list[JobRecord] = []
         answers: list[Answer] = []
