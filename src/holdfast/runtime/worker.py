@@ -32,8 +32,8 @@ SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
 STALE = 1.0
 """Seconds after which a job that was taken ahead and has not begun is given back."""
-_LINGER = 0.002
-_MOST_LINGERS = 10
+_LINGER = 0.0005
+_MOST_LINGERS = 40
 _TROUBLE = 0.5
 
 Queues = Mapping[str, int | None]

@@ -104,7 +104,7 @@ def connect(path: Path) -> apsw.Connection:
             for name, value in (
                 ("synchronous", "FULL"),
                 ("mmap_size", 0),
-                ("cache_size", -32768),
+                ("cache_size", -16384),
                 ("journal_size_limit", 67_108_864),
             ):
                 connection.pragma(name, value)
