@@ -176,8 +176,8 @@ def test_a_worker_stops_on_sigterm_in_bounded_time_even_if_its_store_is_gone(yar
     yard.until(lambda: job.refresh().state == "running", "the claim")
     assert isinstance(yard.app.store, SqliteStore)
     with yard.app.store.file.write():
-        worker.terminate()
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)
         started = time.monotonic()
         assert worker.wait(15) == 0
         assert time.monotonic() - started < 5 + 1 + 2

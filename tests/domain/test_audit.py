@@ -123,7 +123,7 @@ RETRYING = lived("claim", "flaky")
 SUCCEEDED = lived("claim", "flaky", "claim", "complete")
 REJECTED = lived("claim", "hopeless")
 EXHAUSTED = lived("claim", "flaky", "claim", "flaky", max_attempts=2)
-CRASHED = lived("claim", "abandon", "reap", crash_cap=1)
+CRASHED = lived("claim", "start", "abandon", "reap", crash_cap=1)
 CANCELLED = lived("cancel")
 LIVES = (QUEUED, CREATED, RUNNING, RETRYING, SUCCEEDED, REJECTED, EXHAUSTED, CRASHED, CANCELLED)
 

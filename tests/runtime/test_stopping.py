@@ -278,3 +278,21 @@ def test_a_thread_that_ignores_its_timeout_gives_up_its_slot_to_other_lanes_too(
         assert threaded.enqueue().result(LONG) == "ran too"
         free.set()
         assert looped.enqueue().result(LONG) == "ran"
+
+
+def test_many_async_jobs_with_one_crash_left_run_one_at_a_time_and_all_of_them(app: Holdfast, working: Working) -> None:
+    running, most = 0, 0
+
+    @app.job(crash_cap=1)
+    async def fragile(n: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.002)
+        running -= 1
+        return n
+
+    jobs = app.enqueue_many([fragile.prepare(n) for n in range(40)])
+    with working(app):
+        assert [job.result(LONG) for job in jobs] == list(range(40))
+    assert most == 1

@@ -88,3 +88,18 @@ def test_each_terminal_state_is_kept_for_its_own_time(timed: tuple[Holdfast, Man
         upkeep.purge(app.store)
         kept.append(app.counts().total)
     assert kept == [3, 2, 1, 0]
+
+
+def test_with_a_cap_of_one_a_bystander_is_not_blamed_for_the_first_crash(timed: tuple[Holdfast, ManualClock]) -> None:
+    app, clock = timed
+
+    @app.job(name="fragile", crash_cap=1)
+    def fragile() -> None: ...
+
+    culprit, bystander = app.enqueue("fragile", {}), app.enqueue("fragile", {})
+    claimed = {str(job.id): job for job in app.store.claim(Claim("gone", "x", SECOND, 10))}
+    app.store.commit([lifecycle.start(claimed[str(culprit.id)])])
+    clock.advance(seconds=1)
+    upkeep.reap(app.store, app.settings)
+    assert (culprit.refresh().state, culprit.cause) == ("dead", "crashed")
+    assert (bystander.refresh().state, bystander.attempt) == ("retrying", 0)

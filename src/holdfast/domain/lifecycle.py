@@ -230,7 +230,12 @@ def must_record_start(job: JobRecord) -> bool:
     death before, or
     that has no attempt left, gets its start written first, so that `reap` can tell a culprit from a bystander.
     """
-    return job.crashes > 0 or job.attempt >= job.max_attempts
+    return job.crashes > 0 or one_crash_left(job) or job.attempt >= job.max_attempts
+
+
+def one_crash_left(job: JobRecord) -> bool:
+    """Tell whether another crash would end the job: a worker runs such jobs one at a time, lest one die of another."""
+    return job.crashes + 1 >= job.crash_cap
 
 
 def start(job: JobRecord) -> Move:

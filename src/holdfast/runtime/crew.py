@@ -24,6 +24,9 @@ FENCE = 0.8
 """The share of a lease after which a worker that could not renew it may not begin or go on."""
 
 
+_LOOK = 0.02
+
+
 class Lane(Protocol):
     """Where handlers run."""
 
@@ -107,8 +110,8 @@ class Crew:
             lane.close()
 
     def _run(self, attempt: Attempt) -> None:
-        if self._slots is not None or attempt.job.crashes:
-            with self._slot(attempt), self._suspects if attempt.job.crashes else nullcontext():
+        if self._slots is not None or lifecycle.one_crash_left(attempt.job):
+            with self._slot(attempt), self._suspects if lifecycle.one_crash_left(attempt.job) else nullcontext():
                 self._call(attempt)
         else:
             self._call(attempt)
@@ -132,20 +135,21 @@ class Crew:
             self._loop.poke()
 
     async def _arun(self, attempt: Attempt) -> None:
-        if not self._may_begin(attempt):
-            return
-        if lifecycle.must_record_start(attempt.job):
-            if attempt.job.crashes:
-                await asyncio.to_thread(self._suspects.acquire)
-            try:
-                if await asyncio.to_thread(self._start_on_record, attempt):
-                    self._finish(attempt, await self._executor.acall(attempt))
-            finally:
-                if attempt.job.crashes:
-                    self._suspects.release()
-            return
-        attempt.begun = True
-        self._finish(attempt, await self._executor.acall(attempt))
+        alone = lifecycle.one_crash_left(attempt.job)
+        while alone and not self._suspects.acquire(blocking=False):  # noqa: ASYNC110 - threads take the same lock
+            await asyncio.sleep(_LOOK)
+        try:
+            if not self._may_begin(attempt):
+                return
+            if lifecycle.must_record_start(attempt.job):
+                if not await asyncio.to_thread(self._start_on_record, attempt):
+                    return
+            else:
+                attempt.begun = True
+            self._finish(attempt, await self._executor.acall(attempt))
+        finally:
+            if alone:
+                self._suspects.release()
 
     def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
         with self._slot(attempt):

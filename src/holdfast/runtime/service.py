@@ -29,7 +29,7 @@ from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.worker import Queues, Worker
 
 log = logging.getLogger("holdfast.service")
-_HAND_IN = 0.8
+_HAND_IN = 0.45
 """Seconds kept for handing in the last outcomes, whatever the store does."""
 
 

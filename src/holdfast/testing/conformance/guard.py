@@ -60,6 +60,7 @@ def a_holder_needs_both_the_token_and_the_lease_id(lab: Lab) -> None:
 def a_reaped_lease_is_refused_even_before_the_next_claim(lab: Lab) -> None:
     for name, decide in _HELD.items():
         old = lab.running(crash_cap=1)
+        lab.done(lifecycle.start(old))
         lab.lapse()
         [dead] = lab.reap()
         assert dead.state is State.DEAD, name

@@ -127,7 +127,7 @@ def a_give_back_and_a_reaper_end_one_attempt_once(lab: Lab) -> None:
 
 def a_finisher_and_a_reaper_end_one_attempt_once(lab: Lab) -> None:
     for _ in range(_ROUNDS):
-        job = lab.running(crash_cap=1)
+        job = lab.done(lifecycle.start(lab.running(crash_cap=1)))
         lab.lapse()
         reaping = lifecycle.reap(job, lab.clock.now(), RETENTION)
         finish = lifecycle.complete(job, "1", RETENTION)
