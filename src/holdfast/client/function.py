@@ -2,7 +2,7 @@
 parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -109,8 +109,3 @@ class JobFunction(Generic[P, R]):
             connection=connection,
         )
         return JobFunction(self._app, self.kind, self._fn, options)
-
-
-def jobs_of(prepared: Sequence[Prepared]) -> list[NewJob]:
-    """Take the jobs out of a batch."""
-    return [one.new for one in prepared]

@@ -1,7 +1,7 @@
 """The choices a caller can make for one job, checked and turned into a `NewJob`."""
 
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
 
 from holdfast.client.registry import Kind, text
@@ -98,6 +98,3 @@ def priority(value: int) -> int:
         msg = f"A priority is a whole number between -{_MOST_PRIORITY:,} and {_MOST_PRIORITY:,}, not {value!r}."
         raise BadInput(msg)
     return value
-
-
-Seconds = float | timedelta
