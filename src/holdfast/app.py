@@ -144,12 +144,10 @@ class Holdfast:
         return self._handles(await inserter.ainsert((prepared.new,)))[0]
 
     def _insert_on(self, prepared: Prepared, inserter: Inserter) -> list[Inserted]:
-        insert_on = getattr(self.store, "insert_on", None)
-        if insert_on is None:
+        if not self.store.capabilities.caller_transactions:
             msg = f"The store {self.url} cannot enqueue inside a caller's transaction."
             raise BadInput(msg)
-        done: list[Inserted] = insert_on(prepared.connection, inserter.group((prepared.new,)))
-        return done
+        return self.store.insert_on(prepared.connection, inserter.group((prepared.new,)))
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]

@@ -24,7 +24,7 @@ What every store guarantees:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict
@@ -153,6 +153,10 @@ class Store(Protocol):
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
         """Store each group whole or not at all; a key conflict refuses its own group only."""
+        ...
+
+    def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Store a group through the caller's own connection, if `caller_transactions` allows; raises `KeyConflict`."""
         ...
 
     def claim(self, want: Claim) -> list[JobRecord]:

@@ -8,6 +8,7 @@ real engine on it under a clock that the test moves.
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
@@ -77,6 +78,11 @@ class MemoryStore:
         if owner and owner[1] is not None and owner[1] <= now:
             return None
         return owner
+
+    def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Refuse: there is no transaction to take part in."""
+        msg = f"The memory store cannot store {len(group)} job(s) through a {type(connection).__name__}."
+        raise StoreError(msg)
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""
