@@ -113,8 +113,8 @@ MUTANTS = (
         "a permanent failure is retried",
         "S19",
         LIFECYCLE,
-        "elif not failure.retryable:",
-        "elif failure.code == EXPIRED:",
+        "    if not failure.retryable:\n",
+        "    if failure.code == EXPIRED:\n",
     ),
     Mutant(
         "a key conflict is taken for a duplicate",
@@ -127,8 +127,8 @@ MUTANTS = (
         "a claim takes more than its limit",
         "S11",
         SQLITE,
-        "return picked[: want.limit]",
-        "return picked",
+        "best = sorted(found)[:limit]",
+        "best = sorted(found)",
     ),
     Mutant(
         "a queue gives more than is wanted from it",
@@ -150,8 +150,8 @@ MUTANTS = (
         "a paused queue is claimed from",
         "S11",
         SQLITE,
-        "            if queue not in paused:\n",
-        "            if queue:\n",
+        "for queue, most in room.items() if queue not in paused}",
+        "for queue, most in room.items()}",
     ),
     Mutant(
         "a lease never expires",
