@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,6 +237,20 @@ for n in range(100):
     assert sum(store.counts().values()) == 400
     assert list(store.check()) == []
     store.close()
+
+
+def test_several_processes_may_make_the_file_at_the_same_moment(tmp_path: Path) -> None:
+    script = """
+import sys, time
+from holdfast.stores import open_store
+while time.time() < float(sys.argv[2]):
+    pass
+open_store(sys.argv[1]).counts()
+"""
+    for number in range(4):
+        url, moment = f"sqlite:///{tmp_path}/{number}.db", str(time.time() + 0.7)
+        makers = [subprocess.Popen([sys.executable, "-c", script, url, moment]) for _ in range(5)]
+        assert [maker.wait(60) for maker in makers] == [0] * 5
 
 
 class TestTheCallersOwnTransaction:

@@ -94,24 +94,37 @@ def connect(path: Path) -> apsw.Connection:
         raise StoreUnusable(msg)
     refuse_network(path)
     create(path)
-    with sentences(path):
-        connection = apsw.Connection(str(path))
+    end = time.monotonic() + _PATIENCE
+    while True:
         try:
-            connection.set_busy_handler(Patience())
-            _recognise(connection, path)
-            if connection.pragma("journal_mode") != "wal":
-                connection.pragma("journal_mode", "wal")
-            for name, value in (
-                ("synchronous", "FULL"),
-                ("mmap_size", 0),
-                ("cache_size", -16384),
-                ("journal_size_limit", 67_108_864),
-            ):
-                connection.pragma(name, value)
-            migrate(connection)
-        except BaseException:
-            connection.close(True)
-            raise
+            return _open(path)
+        except apsw.BusyError as error:
+            # Another process is making the file at this moment; SQLite does not wait for that by itself.
+            if time.monotonic() > end:
+                raise translate(error, path) from error
+            threading.Event().wait(_LONGEST_PAUSE)
+        except apsw.Error as error:
+            raise translate(error, path) from error
+
+
+def _open(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path))
+    try:
+        connection.set_busy_handler(Patience())
+        _recognise(connection, path)
+        if connection.pragma("journal_mode") != "wal":
+            connection.pragma("journal_mode", "wal")
+        for name, value in (
+            ("synchronous", "FULL"),
+            ("mmap_size", 0),
+            ("cache_size", -16384),
+            ("journal_size_limit", 67_108_864),
+        ):
+            connection.pragma(name, value)
+        migrate(connection)
+    except BaseException:
+        connection.close(True)
+        raise
     return connection
 
 
@@ -162,9 +175,12 @@ def create(path: Path) -> None:
 
 
 def _recognise(connection: apsw.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # one look: another process may be making the file at this moment
     version = int(connection.pragma("user_version"))
     ours = connection.pragma("application_id") == APPLICATION_ID
-    if not ours and (version or connection.execute("SELECT count(*) FROM sqlite_schema").get):
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    connection.execute("COMMIT")
+    if not ours and (version or tables):
         msg = f"{path} is a SQLite database, but not a Holdfast one; name another file."
         raise StoreUnusable(msg)
     if version > SCHEMA_VERSION:

@@ -86,6 +86,20 @@ class Turn:
             raise
         return self._db
 
+    def at_once(self, statements: str, parameters: tuple[object, ...]) -> None:
+        """Run a whole transaction, `BEGIN` to `COMMIT`, in one call; `apsw.ConstraintError` is raised as it is."""
+        with self.lock:
+            self._file.check_open()
+            try:
+                self._db.execute(statements, parameters)
+            except apsw.ConstraintError:
+                raise
+            except apsw.Error as error:
+                raise translate(error, self._file.path, committing=True) from error
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -117,7 +117,7 @@ FROM attempt WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY token
 SELECT name, result, recorded_at FROM step WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY position
 
 -- name: tally
-INSERT INTO tally (queue, state, jobs) VALUES (?1, ?2, ?3) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs
+INSERT INTO tally (queue, state, jobs) VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs
 
 -- name: counts
 SELECT queue, state, jobs FROM tally WHERE jobs <> 0

@@ -34,6 +34,7 @@ from holdfast.stores.sqlite.guests import Connection, OwnConnection
 
 _RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
 SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
+_INSERT_ONE = f"BEGIN IMMEDIATE; {SQL['insert']}; {SQL['tally']}; COMMIT"
 
 _QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
 Deltas = defaultdict[tuple[str, State], int]
@@ -91,13 +92,11 @@ class SqliteStore:
 
     def _insert_one(self, id_: str, new: NewJob) -> Inserted:
         """Store one job that has no key: the most common call, and the shortest way."""
-        with self.file.write() as db:
-            now = self.now()
-            try:
-                db.execute(SQL["insert"], rows.fresh(id_, new, now))
-            except apsw.ConstraintError:
-                return Inserted(id_, new, now, _read(db, id_))
-            db.execute(SQL["tally"], (new.queue, new.state, 1))
+        now = self.now()
+        try:
+            self.file.write().at_once(_INSERT_ONE, (*rows.fresh(id_, new, now), new.queue, new.state, 1))
+        except apsw.ConstraintError:
+            return Inserted(id_, new, now, self.read([id_])[0])
         self._bell.ring((new.queue,))
         return Inserted(id_, new, now)
 
