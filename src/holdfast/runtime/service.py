@@ -89,7 +89,7 @@ class Service:
         self._listener.start()
         try:
             with stopping_by_signal(self.stop):
-                self.worker.run(until_idle=until_idle)
+                self._work(until_idle=until_idle)
                 self._leave()
         finally:
             self._close()
@@ -106,6 +106,24 @@ class Service:
                     self.worker.nudge()
             except (StoreError, OSError, ValueError):
                 self._ended.wait(1.0)
+
+    def _work(self, *, until_idle: bool) -> None:
+        """Let the worker run; once told to stop, do not wait for a trip that is stuck in the store."""
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self.worker.run(until_idle=until_idle)
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+                failure.append(error)
+
+        working = threading.Thread(target=work, name="holdfast-worker", daemon=True)
+        working.start()
+        while working.is_alive() and not self._stopping:
+            working.join(0.1)
+        working.join(_HAND_IN / 2)
+        if failure:
+            raise failure[0]
 
     def _leave(self) -> None:
         """Hand everything in, in bounded time: the last trips are made by a thread that may be left behind."""
