@@ -21,6 +21,9 @@ from holdfast.domain.job import NewJob
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.store import SQL
 
+_SLICES = 10
+"""A lone enqueue and its floor take turns this often in a round: the disk's speed drifts within seconds."""
+
 
 class Line(NamedTuple):
     """One measured figure. A ratio is better when larger; a plain value is better when smaller."""
@@ -101,10 +104,13 @@ class Bench:
                         lambda app=app, add=add: app.enqueue_many([add.prepare(n, n) for n in range(self.jobs)]),
                     )
                 )
-            with self._app() as (app, add):
+            with self._app() as (app, add), self._bare() as bare:
                 add.enqueue(0, 0)
-                bare_single.append(self._bare_single(few))
-                single.append(_rate(few, lambda add=add: [add.enqueue(n, n) for n in range(few)]))
+                for _ in range(_SLICES):
+                    bare_single.append(bare(few // _SLICES))
+                    single.append(
+                        _rate(few // _SLICES, lambda add=add: [add.enqueue(n, n) for n in range(few // _SLICES)])
+                    )
                 threads.append(
                     _rate(16 * few, lambda add=add: _in_threads(16, lambda: [add.enqueue(n, n) for n in range(few)]))
                 )
@@ -225,7 +231,8 @@ class Bench:
         db.close()
         app.close()
 
-    def _bare_single(self, jobs: int) -> float:
+    @contextmanager
+    def _bare(self) -> Iterator[Callable[[int], float]]:
         """Write the same row into the same table with bare statements, one commit each."""
         app = Holdfast(self._filled(0))
         app.counts()
@@ -235,11 +242,14 @@ class Bench:
             lambda bits: int.from_bytes(os.urandom(bits // 8 + 1)) >> (8 - bits % 8),
         )
         new = NewJob("add", '{"a":1,"b":1}')
-        stamps = [rows.fresh(id_, new, app.store.now()) for id_ in ids.take(jobs)]
-        rate = floor.single(db, SQL["insert"], iter(stamps).__next__, jobs)
+
+        def single(jobs: int) -> float:
+            stamps = [rows.fresh(id_, new, app.store.now()) for id_ in ids.take(jobs)]
+            return floor.single(db, SQL["insert"], iter(stamps).__next__, jobs)
+
+        yield single
         db.close()
         app.close()
-        return rate
 
     @contextmanager
     def _app(self) -> Iterator[tuple[Holdfast, JobFunction[[int, int], int]]]:

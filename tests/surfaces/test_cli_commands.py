@@ -274,7 +274,7 @@ def test_dead_jobs_are_not_redriven_if_nobody_can_be_asked(app: Holdfast) -> Non
 
 def test_a_new_store_is_made_by_migrate(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
-    assert "to be applied: 0001_jobs.sql" in done("migrate", "--plan", "--url", url)
+    assert "to be applied: 0001_jobs.sql, 0002_entry.sql" in done("migrate", "--plan", "--url", url)
     assert not (tmp_path / "new.db").exists()
     assert "applied 0001_jobs.sql" in done("migrate", "--url", url)
     assert "nothing is to be done" in done("migrate", "--url", url)

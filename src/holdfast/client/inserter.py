@@ -3,7 +3,8 @@
 A caller that finds nobody writing writes at once, in its own thread, with no hand-over; so a lone enqueue costs what
 the store costs. Whoever comes meanwhile leaves a ticket and waits; the writer, when it is done, lets the first of them
 write for all. Each caller's jobs form one group, stored whole or not at all, and a conflict in one group never touches
-another.
+another. Threads that share a commit wake each other one by one: woken all at once, they would queue for the
+interpreter.
 """
 
 import asyncio
@@ -23,12 +24,14 @@ _MOST_GROUPS = 500
 class Ticket:
     """One caller's place in a shared commit."""
 
-    __slots__ = ("_held", "future", "jobs", "outcome")
+    __slots__ = ("_held", "after", "future", "jobs", "outcome")
 
     def __init__(self, jobs: Sequence[NewJob], future: "asyncio.Future[None] | None") -> None:
         self.jobs = jobs
         self.future = future
         self.outcome: list[Inserted] | BaseException | None = None
+        self.after: Ticket | None = None
+        """Who is to be woken next."""
         self._held = threading.Lock()
         self._held.acquire()
 
@@ -65,12 +68,25 @@ class Inserter:
         ticket = Ticket(jobs, None)
         self._pending.append(ticket)
         if not self._turn.acquire(blocking=False):
-            ticket.wait()
-            if ticket.outcome is not None:
-                return ticket.answer()
-        self._write_pending()
-        self._pass_on()
+            try:
+                ticket.wait()
+            except BaseException:  # interrupted: somebody must still do what this caller would be woken for
+                threading.Thread(target=self._stand_in, args=(ticket,), name="holdfast-inserter", daemon=True).start()
+                raise
+        self._go_on(ticket)
         return ticket.answer()
+
+    def _stand_in(self, ticket: Ticket) -> None:
+        ticket.wait()
+        self._go_on(ticket)
+
+    def _go_on(self, ticket: Ticket) -> None:
+        """Do what a caller is woken for: write, if nobody has; and wake the next who shares the commit."""
+        if ticket.outcome is None:
+            self._write_pending(ticket)
+            self._pass_on()
+        elif ticket.after is not None:
+            ticket.after.wake()
 
     def _write_own(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write for nobody but oneself: the common case, and the shortest way."""
@@ -117,7 +133,7 @@ class Inserter:
                 break
         self._pass_on()
 
-    def _write_pending(self) -> None:
+    def _write_pending(self, own: Ticket | None = None) -> None:
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
         if not batch:
             return
@@ -128,12 +144,15 @@ class Inserter:
         except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
             outcomes = [error] * len(batch)
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        for ticket, outcome in zip(batch, outcomes, strict=True):
-            ticket.outcome = outcome
-            if ticket.future is None:
-                ticket.wake()
-            else:
+        woken: Ticket | None = None
+        for ticket, outcome in zip(reversed(batch), reversed(outcomes), strict=True):
+            if ticket.future is not None:
                 loops.setdefault(ticket.future.get_loop(), []).append(ticket.future)
+            elif ticket is not own:
+                ticket.after, woken = woken, ticket
+            ticket.outcome = outcome
+        if woken is not None:
+            woken.wake()
         for loop, futures in loops.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more, and the others must not suffer
                 loop.call_soon_threadsafe(_resolve, futures)

@@ -86,8 +86,8 @@ class Turn:
             raise
         return self._db
 
-    def at_once(self, statements: str, parameters: tuple[object, ...]) -> None:
-        """Run a whole transaction, `BEGIN` to `COMMIT`, in one call; `apsw.ConstraintError` is raised as it is."""
+    def at_once(self, statements: str, parameters: list[object]) -> None:
+        """Run a statement that is a transaction of its own; `apsw.ConstraintError` is raised as it is."""
         with self.lock:
             self._file.check_open()
             try:

@@ -34,7 +34,6 @@ from holdfast.stores.sqlite.guests import Connection, OwnConnection
 
 _RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
 SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
-_INSERT_ONE = f"BEGIN IMMEDIATE; {SQL['insert']}; {SQL['tally']}; COMMIT"
 
 _QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
 Deltas = defaultdict[tuple[str, State], int]
@@ -70,8 +69,8 @@ class SqliteStore:
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
         """Store each group whole or not at all."""
-        if len(groups) == 1 and len(groups[0]) == 1 and groups[0][0][1].key is None:
-            return [[self._insert_one(*groups[0][0])]]
+        if 0 < len(groups) <= _ONE_STATEMENT and all(len(group) == 1 and group[0][1].key is None for group in groups):
+            return self._insert_few([group[0] for group in groups])
         deltas: Deltas = defaultdict(int)
         with self.file.write() as db:
             now = self.now()
@@ -90,15 +89,24 @@ class SqliteStore:
             _tally(db, deltas)
             return answer
 
-    def _insert_one(self, id_: str, new: NewJob) -> Inserted:
-        """Store one job that has no key: the most common call, and the shortest way."""
+    def _insert_few(self, jobs: InsertGroup) -> list[list[Inserted] | KeyConflict]:
+        """Store a few callers' jobs that have no key, each a group of its own: the common call, in one statement."""
         now = self.now()
+        values = [value for id_, new in jobs for value in rows.fresh(id_, new, now)]
         try:
-            self.file.write().at_once(_INSERT_ONE, (*rows.fresh(id_, new, now), new.queue, new.state, 1))
-        except apsw.ConstraintError:
-            return Inserted(id_, new, now, self.read([id_])[0])
-        self._bell.ring((new.queue,))
-        return Inserted(id_, new, now)
+            self.file.write().at_once(_entry(len(jobs)), values)
+        except apsw.ConstraintError:  # asked again, and some are there already: look closer
+            return [self._insert_again(job) for job in jobs]
+        self._bell.ring({new.queue for _, new in jobs})
+        return [[Inserted(id_, new, now)] for id_, new in jobs]
+
+    def _insert_again(self, job: tuple[str, NewJob]) -> list[Inserted]:
+        deltas: Deltas = defaultdict(int)
+        with self.file.write() as db:
+            answers = self._insert_group(db, [job], self.now(), deltas)
+            _tally(db, deltas)
+        assert isinstance(answers, list)
+        return answers
 
     def _insert_groups(
         self, db: Connection, groups: Sequence[InsertGroup], now: Micros, deltas: Deltas
@@ -439,6 +447,12 @@ class SqliteStore:
     def _execute(self, name: str, *parameters: Any) -> None:
         with self.file.write() as db:
             db.execute(SQL[name], parameters)
+
+
+@cache
+def _entry(jobs: int) -> str:
+    """Give the statement that stores and counts so many jobs at once."""
+    return _insert_statement(jobs).replace("INTO job", "INTO entry", 1)
 
 
 @cache
