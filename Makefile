@@ -17,7 +17,7 @@ MAKEFLAGS += --no-print-directory
 help: ## show this list
 	@echo "Holdfast: durable jobs that keep their promises. Start with: make demo"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: $(READY) ## watch several hundred jobs survive a killed worker (under 40 s)
@@ -60,6 +60,10 @@ fmt: $(READY) ## format, and mend what ruff can mend
 bench: $(READY) ## speed and memory, as ratios against the raw floor
 	@$(BIN)/python -m bench
 
+.PHONY: bench-peers
+bench-peers: $(READY) ## the peers and the raw floor on PostgreSQL; installs them in .venv-peers
+	@$(BIN)/python -m bench.peers
+
 .PHONY: mutants
 mutants: $(READY) ## plant known bugs one by one; each must make a test fail
 	@$(BIN)/python tests/mutants/run.py
@@ -89,7 +93,7 @@ build: $(READY) ## the wheel and the source archive, in dist/
 
 .PHONY: clean
 clean: ## remove all that was built, .venv too
-	@rm -rf .venv .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-lock .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 define check_python

@@ -141,6 +141,8 @@ class Answer(StrEnum):
     NO_OP_TERMINAL = "no-op-terminal"
     CANCEL_REQUESTED = "cancel-requested"
     ABSENT = "absent"
+    UNWRITABLE = "unwritable"
+    """The store cannot keep what this move carries; the rest of its batch was not held up by it."""
 
 
 def require(job: JobRecord, verb: Verb) -> None:

@@ -49,6 +49,10 @@ class Capabilities:
     """A job can be enqueued inside the caller's own transaction."""
     backup: bool = False
     """`backup` copies a consistent snapshot while work goes on."""
+    concurrent: bool = False
+    """One object serves several threads at once, each on a connection of its own."""
+    calls: bool = False
+    """`wait` also returns when a job comes due, whoever stored it: an idle worker need not look for itself."""
 
 
 class Inserted(NamedTuple):

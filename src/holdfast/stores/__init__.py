@@ -4,7 +4,7 @@ from holdfast.domain.errors import BadInput
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store
 
-KNOWN = ("sqlite:///path/to/file.db", "memory://")
+KNOWN = ("sqlite:///path/to/file.db", "postgresql://host/database", "memory://")
 
 
 def open_store(url: str, clock: Clock | None = None) -> Store:
@@ -15,6 +15,14 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
             from holdfast.stores.sqlite import SqliteStore
 
             return SqliteStore(url, clock)
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.stores.postgres import PostgresStore
+            except ModuleNotFoundError as error:
+                msg = f"PostgreSQL needs {error.name}; install it with: pip install 'holdfast[postgres]'"
+                raise BadInput(msg) from error
+
+            return PostgresStore(url, clock)
         case "memory":
             from holdfast.stores.memory import MemoryStore
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import IllegalMove, KeyConflict
 from holdfast.domain.ids import Ids
-from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State
+from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State, Trigger
 from holdfast.domain.lifecycle import Held, Move, Seen
 from holdfast.domain.moments import HOUR, SECOND, Micros
 from holdfast.port.clock import Clock
@@ -63,6 +63,9 @@ _news = st.builds(
     expires_after=st.sampled_from([None, None, 0, 2 * SECOND]),
     steps_total=st.integers(0, 2),
     state=st.sampled_from([State.QUEUED, State.QUEUED, State.CREATED]),
+    user=st.sampled_from([None, "zoë"]),
+    trigger=st.sampled_from(list(Trigger)).map(str),
+    trace_id=st.sampled_from([None, "trace 1"]),
 )
 _wishes = st.fixed_dictionaries(
     {

@@ -1,0 +1,241 @@
+"""Waking idle workers: LISTEN and NOTIFY, debounced, and one worker who looks on behalf of all.
+
+A notification is a hint. It is sent after the commit, from a thread of its own, at most a hundred times a second,
+because PostgreSQL lets only one notifying transaction commit at a time. What nobody was notified of (a job enqueued
+in a caller's transaction or by plain SQL, one that comes due) is called out by the worker that leads: it looks a few
+times a second, so that two hundred idle workers need not. A wake-up that reaches a crowd is heeded by a few of it.
+
+Behind a pooler that lends sessions by the transaction nothing can be listened for; workers then look by themselves,
+the more seldom the longer there was nothing.
+"""
+
+import os
+import select
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+import psycopg
+
+from holdfast.domain.errors import StoreError
+from holdfast.stores.postgres import sql
+from holdfast.stores.postgres.pool import Connection, Pool
+
+Due = Callable[[], tuple[list[str], float | None]]
+_DEBOUNCE = 0.01
+_LOOK = 0.25
+"""Seconds between two looks of the leader."""
+_HEED = 8
+"""How many of a crowd heed a wake-up."""
+_SOONEST, _LATEST = 0.1, 3.0
+"""Seconds between two looks of a worker that cannot listen."""
+_ANY = "*"
+_LONGEST = 7000
+
+
+class Bell:
+    """The bell of one store object. Threads and connections are made at first use, and anew after a fork."""
+
+    def __init__(self, pool: Pool, schema: str, due: Due) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._channel = f"holdfast_{schema}"
+        self._due = due
+        self._name = os.urandom(8).hex()
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._ears: Connection | None = None
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._pending: set[str] = set()
+        self._rung = threading.Event()
+        self._herald: threading.Thread | None = None
+        self._crowd = 1
+        self._leaders: dict[str, tuple[str, float]] = {}
+        self._leads_until = 0.0
+        self._next_look = 0.0
+        self._quiet_since = time.monotonic()
+        self._deaf_until = 0.0
+
+    def ring(self, queues: Collection[str]) -> None:
+        """Wake whoever waits for one of these queues, soon."""
+        if not queues or self._closed:
+            return
+        self._after_fork()
+        with self._lock:
+            self._pending |= set(queues)
+            if self._herald is None:
+                self._herald = threading.Thread(target=self._carry, name="holdfast-herald", daemon=True)
+                self._herald.start()
+        self._rung.set()
+
+    def ring_own(self) -> None:
+        """Wake this store object's own waiters only."""
+        with suppress(OSError):
+            self._wake.send(b"!")
+
+    def proclaim(self, role: str, owner: str, term: float) -> None:
+        """Tell everybody who leads, so that nobody need ask; and look on their behalf from now on."""
+        self._leads_until = time.monotonic() + term
+        with suppress(StoreError):
+            ((crowd,),) = self._pool.run(lambda db: db.execute(self._sql("crowd")).fetchall())
+            self._crowd = max(1, crowd)
+            self._send(f"!{role}\n{owner}\n{term}\n{crowd}")
+
+    def led_by_another(self, role: str, owner: str) -> bool:
+        """Tell whether somebody else is known to lead."""
+        leader, until = self._leaders.get(role, ("", 0.0))
+        return leader not in ("", owner) and time.monotonic() < until
+
+    def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
+        """Block until rung for one of these queues, or until the timeout."""
+        self._after_fork()
+        end = time.monotonic() + timeout
+        while True:
+            ears = self._listen()
+            now = time.monotonic()
+            if self._closed:
+                return False
+            leads = now < self._leads_until
+            if leads and now >= self._next_look and self._look(queues):
+                return True
+            until = min(end, self._next_look) if leads else end
+            if ears is None:
+                until = min(until, now + self._pause(now))
+            heard = self._hear(ears, queues, max(0.0, until - now))
+            now = time.monotonic()
+            if heard:
+                self._quiet_since = now
+                return True
+            if now >= end:
+                return False
+            if ears is None:
+                return True
+
+    def close(self) -> None:
+        """Carry what is left to carry, and stop listening."""
+        herald, self._closed = self._herald, True
+        self._rung.set()
+        if herald is not None and herald.is_alive() and self._pid == os.getpid():
+            herald.join(0.5)
+        self.ring_own()
+        with self._lock, suppress(psycopg.Error):
+            if self._ears is not None and self._pid == os.getpid():
+                self._ears.close()
+        self._wake.close()
+        self._woken.close()
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._reset()
+
+    def _pause(self, now: float) -> float:
+        """How long to go without looking, for a worker that cannot listen."""
+        return min(_LATEST, max(_SOONEST, (now - self._quiet_since) / 10))
+
+    def _listen(self) -> Connection | None:
+        """Give the connection that listens, if there can be one."""
+        now = time.monotonic()
+        if self._ears is not None or self._closed or now < self._deaf_until:
+            return self._ears
+        if self._pool.pooled:
+            return None
+        try:
+            ears = self._pool.connect()
+            ears.execute(f"LISTEN {self._channel}")  # type: ignore[arg-type] - a checked name
+        except (StoreError, psycopg.Error):
+            self._deaf_until = now + 1.0
+            return None
+        self._ears = ears
+        return ears
+
+    def _hear(self, ears: Connection | None, queues: Sequence[str] | None, timeout: float) -> bool:
+        sources = [self._woken] if ears is None else [self._woken, ears.pgconn.socket]
+        try:
+            ready, _, _ = select.select(sources, [], [], timeout)
+        except (OSError, ValueError):
+            return self._deafened()
+        rung = False
+        if self._woken in ready:
+            with suppress(OSError):
+                self._woken.recv(1024)
+            rung = True
+        if ears is not None and len(ready) > int(rung):
+            try:
+                ears.pgconn.consume_input()
+                while note := ears.pgconn.notifies():
+                    rung = self._heed(note.extra.decode(), queues) or rung
+            except psycopg.Error:
+                return self._deafened()
+        return rung
+
+    def _deafened(self) -> bool:
+        """The connection is gone: what was called meanwhile was missed, so look at once, and listen anew."""
+        if self._ears is not None:
+            with suppress(psycopg.Error):
+                self._ears.close()
+        self._ears = None
+        return not self._closed
+
+    def _heed(self, message: str, queues: Sequence[str] | None) -> bool:
+        """Tell whether a notification is for us."""
+        if message.startswith("!"):
+            role, owner, term, crowd = message[1:].split("\n")
+            self._leaders[role] = (owner, time.monotonic() + float(term))
+            self._crowd = max(1, int(crowd))
+            return False
+        called, _, nonce = message.rpartition("\n")
+        if called != _ANY and queues is not None and set(queues).isdisjoint(called.split("\n")):
+            return False
+        return zlib.crc32(f"{nonce}{self._name}".encode()) * self._crowd < _HEED << 32
+
+    def _look(self, queues: Sequence[str] | None) -> bool:
+        """Look for work on everybody's behalf; call out what there is, and tell whether it is for us too."""
+        self._next_look = time.monotonic() + _LOOK
+        try:
+            found, due_in = self._due()
+        except StoreError:
+            return False
+        if due_in is not None:
+            self._next_look = min(self._next_look, time.monotonic() + due_in)
+        if not found:
+            return False
+        if self._crowd > 1:
+            self._call(found)
+        return queues is None or not set(queues).isdisjoint(found)
+
+    def _carry(self) -> None:
+        """Send what is pending, and then rest for a moment: whoever rings meanwhile shares the next notification."""
+        while True:
+            self._rung.wait()
+            with self._lock:
+                self._rung.clear()
+                queues, self._pending = self._pending, set()
+            if queues:
+                self._call(queues)
+            if self._closed:
+                return
+            time.sleep(_DEBOUNCE)
+
+    def _call(self, queues: Collection[str]) -> None:
+        message = "\n".join(sorted(queues))
+        self._send(f"{message if len(message.encode()) < _LONGEST else _ANY}\n{os.urandom(4).hex()}")
+
+    def _send(self, message: str) -> None:
+        """Send a notification, which nobody need wait for the disk for."""
+        parameters = {"channel": self._channel, "message": message}
+        with suppress(StoreError):
+            self._pool.run(lambda db: db.execute(self._sql("notify"), parameters), writes=False)
+
+    def _sql(self, name: str) -> str:
+        return sql.statement(self._schema, name)

@@ -1,0 +1,70 @@
+"""Looking around: listings for people, and the checks that only the engine can make."""
+
+from holdfast.domain.job import JobRecord
+from holdfast.port.store import Finding, Query
+from holdfast.stores.postgres import rows, sql
+from holdfast.stores.postgres.pool import Connection
+
+_PLACES = ("created", "waiting", "running", "outcome")
+_STATE = {
+    "created": "'created' = %(state)s",
+    "waiting": "coalesce((place.past).state, 'queued') = %(state)s",
+    "running": "'running' = %(state)s",
+    "outcome": "place.state = %(state)s",
+}
+_ERROR = {
+    "created": "FALSE",
+    "waiting": "(place.past).failure_code = %(error_code)s",
+    "running": "place.failure_code = %(error_code)s",
+    "outcome": "place.failure_code = %(error_code)s",
+}
+_FILTERS = {
+    "kind": "job.kind = %(kind)s",
+    "queue": "job.queue = %(queue)s",
+    "tenant": "job.tenant = %(tenant)s",
+    "key": "job.key = %(key)s",
+    "before": "place.job_id < CAST(%(before)s AS uuid)",
+}
+
+
+def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
+    """List jobs by a filter, newest first: each place gives its newest, and the newest of all are kept."""
+    wanted = {name: value for name, value in query._asdict().items() if value is not None}
+    if query.state is not None:
+        wanted["state"] = query.state.value
+    found: list[JobRecord] = []
+    for place in _PLACES if query.state is None else (rows.place_of(query.state),):
+        filters = [text for name, text in _FILTERS.items() if name in wanted]
+        if query.state is not None:
+            filters.append("place.state = 'dead'" if query.state == "dead" else _STATE[place])
+        if query.error_code is not None:
+            filters.append(_ERROR[place])
+        found += map(rows.record, db.execute(sql.find(schema, place, tuple(filters)), wanted))
+    return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
+
+
+def check(db: Connection, schema: str) -> list[Finding]:
+    """Verify the counters, the keys, and that every job stands in exactly one place; all in one snapshot."""
+    with db.transaction():
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        db.execute("SET LOCAL statement_timeout = 0")
+        kept, counted, orphans, misplaced = (
+            db.execute(sql.statement(schema, name)).fetchall()
+            for name in ("counts", "recount", "orphan_keys", "misplaced")
+        )
+    says = {(queue, state): jobs for queue, state, jobs in kept}
+    are = {(queue, state): jobs for queue, state, jobs in counted}
+    findings = [
+        Finding("S36", None, f"The counter of {state} jobs in {queue!r} says {told}; there are {true}.")
+        for queue, state in sorted(says.keys() | are.keys())
+        if (told := says.get((queue, state), 0)) != (true := are.get((queue, state), 0))
+    ]
+    findings += [
+        Finding("S7", None, f"The key {key!r} of tenant {tenant!r} points to a job that is not there.")
+        for tenant, key in orphans
+    ]
+    findings += [
+        Finding("L3", id_, f"The job stands in {places}." if places else "The job stands nowhere.")
+        for id_, places in misplaced
+    ]
+    return findings

@@ -1,0 +1,119 @@
+"""Connections to one server: a small pool, opened at first use, that mends itself after a restart or a failover."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import ConnectionPool
+
+from holdfast.domain.errors import StoreUnavailable
+from holdfast.stores.postgres.address import TIMEOUTS, Address
+from holdfast.stores.postgres.trouble import AGAIN, broken, translate
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+_MOST = 4
+_PATIENCE = 5.0
+"""Seconds a call waits for a connection."""
+_TRIES = 5
+
+
+class Pool:
+    """Runs work on a connection, again if the connection was lost or somebody had to give way.
+
+    Every piece of work can safely be done again (see the port), so a backend that is ended under a call is not the
+    caller's trouble.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.pooled = False
+        """A pooler stands between: no session lasts, so nothing may be prepared and nothing listened for."""
+        self._lock = threading.Lock()
+        self._pools: dict[int, ConnectionPool[Connection]] = {}
+        self._closed = False
+
+    def run(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
+        """Do a piece of work."""
+        for attempt in range(_TRIES):
+            connection: Connection | None = None
+            pool = self._pool()
+            try:
+                connection = pool.getconn(_PATIENCE)
+                return work(connection)
+            except AGAIN as error:
+                failure: psycopg.Error = error
+            except errors.UniqueViolation:
+                raise
+            except psycopg.Error as error:
+                failure = error
+                if not broken(error, connection) or attempt > 0:
+                    raise translate(error, self.address, sent=writes and connection is not None) from error
+            finally:
+                if connection is not None:
+                    pool.putconn(connection)
+            if broken(failure, None):
+                self._renew(pool)
+        raise translate(failure, self.address, sent=False) from failure
+
+    def connect(self, **options: Any) -> Connection:
+        """Open a connection of one's own."""
+        try:
+            return self._connect(self.address.conninfo, **options)
+        except psycopg.Error as error:
+            raise translate(error, self.address, sent=False) from error
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        with self._lock:
+            self._closed = True
+            pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close(1.0)
+
+    def _pool(self) -> ConnectionPool[Connection]:
+        pool = self._pools.get(os.getpid())
+        return pool or self._open()
+
+    def _open(self) -> ConnectionPool[Connection]:
+        """Open the pool of this process, after one connection has shown that the server is there and lets us in."""
+        with self._lock:
+            if self._closed:
+                msg = f"The store on {self.address.shown} is closed."
+                raise StoreUnavailable(msg)
+            if pool := self._pools.get(os.getpid()):
+                return pool
+            first = self.connect()
+            self.pooled = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
+            first.close()
+            pool = ConnectionPool(
+                self._conninfo(),
+                kwargs={"autocommit": True, "prepare_threshold": None if self.pooled else 0},
+                min_size=1,
+                max_size=_MOST,
+                timeout=_PATIENCE,
+                reconnect_timeout=1.0,
+                max_idle=60,
+                open=True,
+                name="holdfast",
+            )
+            self._pools[os.getpid()] = pool
+            return pool
+
+    def _conninfo(self) -> str:
+        if self.pooled:
+            return self.address.conninfo
+        options = " ".join(f"-c {name}={value}" for name, value in TIMEOUTS.items())
+        return make_conninfo(self.address.conninfo, options=options)
+
+    def _connect(self, conninfo: str, **options: Any) -> Connection:
+        return psycopg.connect(conninfo, autocommit=True, **options)
+
+    def _renew(self, pool: ConnectionPool[Connection]) -> None:
+        """Throw away the connections that died with the one that failed."""
+        pool.check()
+

@@ -1,0 +1,119 @@
+"""Between rows and records: the only place that knows how a JobRecord lies in PostgreSQL."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State
+from holdfast.domain.lifecycle import Move
+from holdfast.domain.moments import Micros
+from holdfast.port.store import Claim
+
+_STATE = JobRecord._fields.index("state")
+_STATES = {state.value: state for state in State}
+_PLACES = {
+    State.CREATED: "created",
+    State.QUEUED: "waiting",
+    State.RETRYING: "waiting",
+    State.RUNNING: "running",
+    State.SUCCEEDED: "outcome",
+    State.DEAD: "outcome",
+    State.CANCELLED: "outcome",
+}
+
+
+def place_of(state: State) -> str:
+    """Name the table in which a job of this state stands."""
+    return _PLACES[state]
+
+
+def record(row: Sequence[Any]) -> JobRecord:
+    """Build a record from a row of one place's columns."""
+    fields = list(row)
+    fields[_STATE] = _STATES[fields[_STATE]]
+    return JobRecord._make(fields)
+
+
+def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
+    """Build the records of jobs that were just claimed."""
+    make, running = JobRecord._make, State.RUNNING
+    lease_id, owner, lease = want.lease_id, want.owner, want.lease
+    return [
+        make(
+            (*row[:16], running, *row[16:22], lease_id, owner, row[22] + lease, row[22], None, row[23], None, row[22],
+             None, None, row[24], row[25], row[26], False, row[27], None)
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+class Template(NamedTuple):
+    """All that jobs of one `insert` have in common."""
+
+    kind: str
+    queue: str
+    tenant: str
+    user: str | None
+    priority: int
+    retry: str
+    max_attempts: int
+    crash_cap: int
+    trigger: str
+    trace_id: str | None
+    delay: Micros
+    expires_after: Micros | None
+    steps_total: int
+    state: str
+
+
+def template(new: NewJob) -> Template:
+    """Leave out what sets a job apart from its like."""
+    return Template(
+        new.kind, new.queue, new.tenant, new.user, new.priority, new.retry, new.max_attempts, new.crash_cap, new.trigger,
+        new.trace_id, new.delay, new.expires_after, new.steps_total, new.state.value,
+    )  # fmt: skip
+
+
+def inserts(group: Sequence[tuple[str, NewJob]], now: Micros | None) -> list[dict[str, Any]]:
+    """Give the parameters of each `insert` that a group needs: one for all jobs that are alike."""
+    alike: dict[Template, list[tuple[str, NewJob]]] = {}
+    last: Template | None = None
+    like: list[tuple[str, NewJob]] = []
+    before: NewJob | None = None
+    for one in group:
+        new = one[1]
+        if before is None or new[2:11] != before[2:11] or new[0] != before[0] or new[12:] != before[12:]:
+            last = template(new)
+            like = alike.setdefault(last, [])
+            before = new
+        like.append(one)
+    return [
+        {
+            **shared._asdict(),
+            "now": now,
+            "ids": [id_ for id_, _ in ones],
+            "payloads": [new.payload for _, new in ones],
+            "keys": [new.key for _, new in ones],
+            "run_ats": [new.run_at for _, new in ones],
+        }
+        for shared, ones in alike.items()
+    ]
+
+
+def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecord | None) -> Mapping[str, Any]:
+    """Give the parameters of a write."""
+    values: dict[str, Any] = after._asdict()
+    values["state"] = after.state.value
+    values["state_before"] = before.state.value
+    values["seen"] = before.version
+    values["step"], values["step_result"] = move.step, move.result
+    if ended is not None:
+        values.update({f"ended_{name}": value for name, value in ended._asdict().items()})
+    for name in ("failure_message", "failure_code", "ended_message", "ended_traceback", "ended_code"):
+        if values.get(name):
+            values[name] = storable(values[name])
+    return values
+
+
+def storable(text: str) -> str:
+    """Write out what PostgreSQL's text cannot hold: a NUL, half a surrogate pair."""
+    return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,428 @@
+-- name: envelope
+-- The columns of a JobRecord that never change, in its order; the next one, `expires_at`, lies where the job stands.
+job.id::text, job.kind, job.queue, job.tenant, job."user", job.priority, job.payload, job.retry, job.max_attempts, job.crash_cap, job.trigger,
+job.trace_id, job.key, job.created_at
+
+-- name: created_columns
+{envelope}, place.expires_at, job.steps_total, 'created', 1, 1, 0, 0, place.available_at, 0,
+NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, job.created_at, NULL::bigint,
+NULL::text, NULL::text, NULL::text, NULL::boolean, false, 0, NULL::text
+
+-- name: waiting_columns
+{envelope}, place.expires_at, job.steps_total, coalesce((place.past).state, 'queued'), coalesce((place.past).version, 1),
+coalesce((place.past).generation, 1), coalesce((place.past).attempt, 0), coalesce((place.past).crashes, 0), place.available_at,
+coalesce((place.past).token, 0), (place.past).lease_id, (place.past).lease_owner, NULL::bigint, (place.past).claimed_at, (place.past).begun_at,
+(place.past).started_at, NULL::bigint, coalesce((place.past).updated_at, job.created_at), NULL::bigint, NULL::text,
+(place.past).failure_code, (place.past).failure_message, (place.past).failure_retryable, false, coalesce((place.past).step_cursor, 0), NULL::text
+
+-- name: running_columns
+{envelope}, place.expires_at, job.steps_total, 'running', place.version, place.generation, place.attempt, place.crashes, place.available_at,
+place.token, place.lease_id, place.lease_owner, place.lease_expires_at, place.claimed_at, place.begun_at, place.started_at, NULL::bigint,
+place.updated_at, NULL::bigint, NULL::text, place.failure_code, place.failure_message, place.failure_retryable, place.cancel_requested,
+place.step_cursor, NULL::text
+
+-- name: outcome_columns
+{envelope}, place.expires_at, job.steps_total, place.state, place.version, place.generation, place.attempt, place.crashes, place.available_at,
+place.token, place.lease_id, place.lease_owner, NULL::bigint, place.claimed_at, place.begun_at, place.started_at, place.finished_at,
+place.finished_at, place.purge_at, place.cause, place.failure_code, place.failure_message, place.failure_retryable, place.cancel_requested,
+place.step_cursor, place.result
+
+-- name: now
+SELECT {schema}.micros()
+
+-- name: insert
+-- Jobs that differ in id, payload, key and due time only, so that a batch travels as four arrays.
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+input AS MATERIALIZED (
+  SELECT CAST(each.id AS uuid) AS id, each.payload, each.key, coalesce(each.run_at, clock.now + CAST(%(delay)s AS bigint)) AS available_at,
+    clock.now, greatest(coalesce(each.run_at, clock.now + CAST(%(delay)s AS bigint)), clock.now) + CAST(%(expires_after)s AS bigint) AS expires_at
+  FROM clock, unnest(CAST(%(ids)s AS text[]), CAST(%(payloads)s AS text[]), CAST(%(keys)s AS text[]), CAST(%(run_ats)s AS bigint[]))
+    AS each (id, payload, key, run_at)
+),
+stored AS (
+  INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key,
+                            created_at, steps_total)
+  SELECT input.id, CAST(%(kind)s AS text), CAST(%(queue)s AS text), CAST(%(tenant)s AS text), CAST(%(user)s AS text),
+    CAST(%(priority)s AS integer), input.payload, CAST(%(retry)s AS text), CAST(%(max_attempts)s AS integer),
+    CAST(%(crash_cap)s AS integer), CAST(%(trigger)s AS text), CAST(%(trace_id)s AS text), input.key, input.now,
+    CAST(%(steps_total)s AS integer)
+  FROM input
+),
+created AS (
+  INSERT INTO {schema}.created (job_id, available_at, expires_at)
+  SELECT id, available_at, expires_at FROM input WHERE CAST(%(state)s AS text) = 'created'
+),
+waiting AS (
+  INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at)
+  SELECT CAST(%(queue)s AS text), - CAST(%(priority)s AS bigint), available_at, id, expires_at FROM input
+  WHERE CAST(%(state)s AS text) = 'queued'
+),
+counted AS (
+  INSERT INTO {schema}.tally (queue, state, jobs)
+  VALUES (CAST(%(queue)s AS text), CAST(%(state)s AS text), cardinality(CAST(%(ids)s AS text[])))
+)
+SELECT now FROM clock
+
+-- name: take_keys
+-- In one order, so that two who take the same keys wait for each other and never in a circle. Those that are free, or whose time is over, are
+-- given back.
+INSERT INTO {schema}.job_key AS held (tenant, key, job_id, expires_at)
+SELECT each.tenant, each.key, CAST(each.id AS uuid), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + each.ttl
+FROM unnest(CAST(%(tenants)s AS text[]), CAST(%(keys)s AS text[]), CAST(%(ids)s AS text[]), CAST(%(ttls)s AS bigint[]))
+  AS each (tenant, key, id, ttl)
+ORDER BY each.tenant, each.key
+ON CONFLICT (tenant, key) DO UPDATE SET job_id = excluded.job_id, expires_at = excluded.expires_at
+  WHERE held.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+RETURNING job_id::text
+
+-- name: key_owners
+SELECT tenant, key, job_id::text FROM {schema}.job_key
+WHERE (tenant, key) IN (SELECT * FROM unnest(CAST(%(tenants)s AS text[]), CAST(%(keys)s AS text[])))
+
+-- name: all_lanes
+-- Every lane that has a waiting job, found by leaping from one to the next along the index.
+RECURSIVE name (queue) AS (
+  (SELECT queue FROM {schema}.waiting ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT next.queue FROM name
+  CROSS JOIN LATERAL (SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue > name.queue ORDER BY waiting.queue LIMIT 1) AS next
+),
+wanted (queue, most) AS MATERIALIZED (
+  SELECT name.queue, CAST(%(limit)s AS integer) FROM name
+  WHERE name.queue <> ALL (CAST(%(full)s AS text[])) AND name.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+),
+{ranks}
+
+-- name: named_lanes
+RECURSIVE wanted (queue, most) AS MATERIALIZED (
+  SELECT each.queue, each.most FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[])) AS each (queue, most)
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+),
+{ranks}
+
+-- name: ranks
+lane (queue, most, rank, mark_at, mark_id) AS (
+  SELECT wanted.queue, wanted.most, first.rank, CAST(-9223372036854775808 AS bigint), CAST('00000000-0000-0000-0000-000000000000' AS uuid)
+  FROM wanted
+  CROSS JOIN LATERAL (SELECT rank FROM {schema}.waiting WHERE waiting.queue = wanted.queue ORDER BY queue, rank LIMIT 1) AS first
+  UNION ALL
+  SELECT lane.queue, lane.most, next.rank, lane.mark_at, lane.mark_id FROM lane
+  CROSS JOIN LATERAL (
+    SELECT waiting.rank FROM {schema}.waiting WHERE waiting.queue = lane.queue AND waiting.rank > lane.rank ORDER BY queue, rank LIMIT 1
+  ) AS next
+)
+
+-- name: marked_lanes
+lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
+  SELECT each.queue, each.most, each.rank, each.mark_at, CAST(each.mark_id AS uuid)
+  FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[]), CAST(%(ranks)s AS bigint[]), CAST(%(mark_ats)s AS bigint[]),
+              CAST(%(mark_ids)s AS text[])) AS each (queue, most, rank, mark_at, mark_id)
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+)
+
+-- name: claim
+-- First how many to take from each lane, without locking anything; then exactly so many are locked, passing over what others hold.
+WITH {lanes},
+clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+seen AS MATERIALIZED (
+  SELECT lane.queue, lane.rank, best.available_at, best.job_id, lane.most,
+    row_number() OVER (PARTITION BY lane.queue ORDER BY lane.rank, best.available_at, best.job_id) AS nth
+  FROM lane CROSS JOIN LATERAL (
+    SELECT waiting.available_at, waiting.job_id FROM {schema}.waiting
+    WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+      AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    ORDER BY waiting.available_at, waiting.job_id LIMIT lane.most
+  ) AS best
+),
+share AS MATERIALIZED (
+  SELECT queue, rank, count(*) AS jobs FROM (
+    SELECT queue, rank FROM seen WHERE nth <= most ORDER BY rank, available_at, job_id LIMIT CAST(%(limit)s AS integer)
+  ) AS first GROUP BY queue, rank
+),
+picked AS MATERIALIZED (
+  SELECT found.place, found.job_id FROM lane JOIN share USING (queue, rank) CROSS JOIN LATERAL (
+    SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
+    WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+      AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    ORDER BY waiting.available_at, waiting.job_id LIMIT share.jobs FOR UPDATE SKIP LOCKED
+  ) AS found
+),
+{taken}
+
+-- name: leased
+-- What a claim got whose answer never came.
+SELECT {running_columns} FROM {schema}.running AS place JOIN {schema}.job ON job.id = place.job_id WHERE place.lease_id = %(lease_id)s
+
+-- name: claim_one
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+picked AS MATERIALIZED (
+  SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
+  WHERE waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
+    AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    AND waiting.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+  FOR UPDATE SKIP LOCKED
+),
+{taken}
+
+-- name: taken
+-- Rows of `waiting` are never updated, so a locked row stays where it was found. The arrays make these look-ups, whatever the planner thinks
+-- of the tables' sizes.
+taken AS (
+  DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+),
+held AS (
+  INSERT INTO {schema}.running (job_id, queue, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner,
+    lease_expires_at, claimed_at, begun_at, started_at, updated_at, expires_at, failure_code, failure_message, failure_retryable, step_cursor)
+  SELECT taken.job_id, taken.queue, coalesce((taken.past).version, 1) + 1, coalesce((taken.past).generation, 1),
+    coalesce((taken.past).attempt, 0) + 1, coalesce((taken.past).crashes, 0), taken.available_at, coalesce((taken.past).token, 0) + 1,
+    CAST(%(lease_id)s AS text), CAST(%(owner)s AS text), clock.now + CAST(%(lease)s AS bigint), clock.now, NULL,
+    coalesce((taken.past).started_at, clock.now), clock.now, taken.expires_at, (taken.past).failure_code, (taken.past).failure_message,
+    (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0)
+  FROM taken, clock
+  RETURNING *
+),
+counted AS (
+  INSERT INTO {schema}.tally (queue, state, jobs)
+  SELECT queue, coalesce((past).state, 'queued'), -count(*) FROM taken GROUP BY 1, 2
+  UNION ALL
+  SELECT queue, 'running', count(*) FROM taken GROUP BY 1
+)
+SELECT {envelope}, held.expires_at, job.steps_total, held.version, held.generation, held.attempt, held.crashes, held.available_at, held.token,
+  held.claimed_at, held.started_at, held.failure_code, held.failure_message, held.failure_retryable, held.step_cursor
+FROM {schema}.job JOIN held ON held.job_id = job.id
+WHERE job.id = ANY (ARRAY(SELECT job_id FROM picked))
+ORDER BY job.priority DESC, held.available_at, held.job_id
+
+-- name: complete
+-- The common ending, for a whole batch; those whose guard holds are given back.
+WITH move AS MATERIALIZED (
+  SELECT CAST(each.id AS uuid) AS id, each.token, each.lease_id, each.result, each.purge_after
+  FROM unnest(CAST(%(ids)s AS text[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[]), CAST(%(results)s AS text[]),
+              CAST(%(purge_afters)s AS bigint[])) AS each (id, token, lease_id, result, purge_after)
+),
+clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+done AS (
+  DELETE FROM {schema}.running USING move
+  WHERE running.job_id = ANY (CAST(%(ids)s AS uuid[]))
+    AND running.job_id = move.id AND running.token = move.token AND running.lease_id = move.lease_id
+  RETURNING running.*, move.result, move.purge_after
+),
+kept AS (
+  INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
+    begun_at, started_at, finished_at, purge_at, expires_at, cancel_requested, step_cursor, result)
+  SELECT job_id, 'succeeded', version + 1, generation, attempt, 0, available_at, token, lease_id, lease_owner, claimed_at,
+    begun_at, started_at, clock.now, clock.now + purge_after, expires_at, cancel_requested, step_cursor, result
+  FROM done, clock
+),
+counted AS (
+  INSERT INTO {schema}.tally (queue, state, jobs)
+  SELECT queue, 'running', -count(*) FROM done GROUP BY 1 UNION ALL SELECT queue, 'succeeded', count(*) FROM done GROUP BY 1
+)
+SELECT job_id::text FROM done
+
+-- name: read
+{read}
+
+-- name: write_from_created
+gone AS (DELETE FROM {schema}.created WHERE job_id = CAST(%(id)s AS uuid) AND %(seen)s = 1 RETURNING job_id)
+
+-- name: write_from_waiting
+gone AS (
+  DELETE FROM {schema}.waiting WHERE job_id = CAST(%(id)s AS uuid) AND coalesce((past).version, 1) = CAST(%(seen)s AS integer) RETURNING job_id
+)
+
+-- name: write_from_running
+gone AS (DELETE FROM {schema}.running WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id)
+
+-- name: write_from_outcome
+gone AS (DELETE FROM {schema}.outcome WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id)
+
+-- name: write_within_running
+gone AS (
+  UPDATE {schema}.running SET version = CAST(%(version)s AS integer), begun_at = CAST(%(begun_at)s AS bigint),
+    updated_at = CAST(%(updated_at)s AS bigint), cancel_requested = CAST(%(cancel_requested)s AS boolean),
+    step_cursor = CAST(%(step_cursor)s AS integer)
+  WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id
+)
+
+-- name: write_to_waiting
+kept AS (
+  INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at, past)
+  SELECT CAST(%(queue)s AS text), - CAST(%(priority)s AS bigint), CAST(%(available_at)s AS bigint), job_id, CAST(%(expires_at)s AS bigint),
+    ROW(%(state)s, %(version)s, %(generation)s, %(attempt)s, %(crashes)s, %(token)s, %(lease_id)s, %(lease_owner)s, %(claimed_at)s,
+        %(begun_at)s, %(started_at)s, %(updated_at)s, %(failure_code)s, %(failure_message)s, %(failure_retryable)s,
+        %(step_cursor)s)::{schema}.past
+  FROM gone
+)
+
+-- name: write_to_outcome
+kept AS (
+  INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
+    begun_at, started_at, finished_at, purge_at, expires_at, cause, failure_code, failure_message, failure_retryable, cancel_requested,
+    step_cursor, result)
+  SELECT job_id, %(state)s, %(version)s, %(generation)s, %(attempt)s, %(crashes)s, %(available_at)s, %(token)s, %(lease_id)s, %(lease_owner)s,
+    %(claimed_at)s, %(begun_at)s, %(started_at)s, %(finished_at)s, %(purge_at)s, %(expires_at)s, %(cause)s, %(failure_code)s,
+    %(failure_message)s, %(failure_retryable)s, %(cancel_requested)s, %(step_cursor)s, %(result)s
+  FROM gone
+)
+
+-- name: write_tally
+counted AS (
+  INSERT INTO {schema}.tally (queue, state, jobs)
+  SELECT CAST(%(queue)s AS text), each.state, each.jobs
+  FROM gone, (VALUES (CAST(%(state_before)s AS text), -1), (CAST(%(state)s AS text), 1)) AS each (state, jobs)
+)
+
+-- name: write_attempt
+ended AS (
+  INSERT INTO {schema}.attempt
+  SELECT job_id, %(ended_token)s, %(ended_generation)s, %(ended_attempt)s, %(ended_owner)s, %(ended_claimed_at)s, %(ended_ended_at)s,
+    %(ended_outcome)s, %(ended_code)s, %(ended_message)s, %(ended_traceback)s
+  FROM gone
+)
+
+-- name: write_step
+recorded AS (
+  INSERT INTO {schema}.step SELECT job_id, %(step_cursor)s - 1, %(step)s, %(step_result)s, %(updated_at)s FROM gone
+)
+
+-- name: steps_known
+SELECT job_id::text, name FROM {schema}.step
+WHERE (job_id, name) IN (SELECT * FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(names)s AS text[])))
+
+-- name: heartbeat
+WITH beat AS MATERIALIZED (
+  SELECT CAST(each.id AS uuid) AS id, each.token, each.lease_id, each.begun
+  FROM unnest(CAST(%(ids)s AS text[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[]), CAST(%(begun)s AS boolean[]))
+    AS each (id, token, lease_id, begun)
+),
+clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
+UPDATE {schema}.running SET version = version + 1, lease_expires_at = clock.now + CAST(%(lease)s AS bigint), updated_at = clock.now,
+  begun_at = CASE WHEN beat.begun THEN coalesce(begun_at, clock.now) ELSE begun_at END
+FROM beat, clock
+WHERE running.job_id = ANY (CAST(%(ids)s AS uuid[]))
+  AND running.job_id = beat.id AND running.token = beat.token AND running.lease_id = beat.lease_id
+RETURNING running.job_id::text, running.cancel_requested
+
+-- name: abandon
+UPDATE {schema}.running SET version = version + 1, lease_expires_at = clock.now, updated_at = clock.now
+FROM (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now) AS clock WHERE lease_owner = %(owner)s
+
+-- name: attempts
+SELECT token, generation, attempt, owner, claimed_at, ended_at, outcome, code, message, traceback
+FROM {schema}.attempt WHERE job_id = CAST(%(id)s AS uuid) ORDER BY token
+
+-- name: steps
+SELECT name, result, recorded_at FROM {schema}.step WHERE job_id = CAST(%(id)s AS uuid) ORDER BY position
+
+-- name: counts
+SELECT queue, state, sum(jobs)::bigint FROM {schema}.tally GROUP BY queue, state HAVING sum(jobs) <> 0
+
+-- name: fold
+WITH folded AS (DELETE FROM {schema}.tally RETURNING queue, state, jobs)
+INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, sum(jobs) FROM folded GROUP BY queue, state HAVING sum(jobs) <> 0
+
+-- name: expired_leases
+SELECT {running_columns} FROM {schema}.running AS place JOIN {schema}.job ON job.id = place.job_id
+WHERE place.lease_expires_at > %(mark)s AND place.lease_expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+ORDER BY place.lease_expires_at LIMIT %(limit)s
+
+-- name: overdue
+SELECT {waiting_columns} FROM {schema}.waiting AS place JOIN {schema}.job ON job.id = place.job_id
+WHERE place.expires_at IS NOT NULL AND place.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+ORDER BY place.expires_at LIMIT %(limit)s
+
+-- name: unsubmitted
+SELECT {created_columns} FROM {schema}.created AS place JOIN {schema}.job ON job.id = place.job_id
+WHERE job.created_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros()) - CAST(%(older_than)s AS bigint)
+ORDER BY job.created_at LIMIT %(limit)s
+
+-- name: purge
+WITH over AS MATERIALIZED (
+  SELECT job_id FROM {schema}.outcome WHERE purge_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+  ORDER BY purge_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+),
+gone AS (DELETE FROM {schema}.outcome WHERE job_id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING job_id, state),
+jobs AS (DELETE FROM {schema}.job WHERE id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING id, queue, tenant, key),
+keys AS (
+  DELETE FROM {schema}.job_key USING jobs
+  WHERE jobs.key IS NOT NULL AND job_key.tenant = jobs.tenant AND job_key.key = jobs.key AND job_key.job_id = jobs.id
+),
+attempts AS (DELETE FROM {schema}.attempt WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
+steps AS (DELETE FROM {schema}.step WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
+counted AS (
+  INSERT INTO {schema}.tally (queue, state, jobs)
+  SELECT jobs.queue, gone.state, -count(*) FROM jobs JOIN gone ON gone.job_id = jobs.id GROUP BY 1, 2
+)
+SELECT count(*) FROM gone
+
+-- name: pause
+INSERT INTO {schema}.paused_queue VALUES (%(queue)s) ON CONFLICT DO NOTHING
+
+-- name: resume
+DELETE FROM {schema}.paused_queue WHERE queue = %(queue)s
+
+-- name: paused
+SELECT queue FROM {schema}.paused_queue
+
+-- name: enlist
+INSERT INTO {schema}.worker VALUES (%(id)s, %(record)s, %(expires_at)s)
+ON CONFLICT (id) DO UPDATE SET record = excluded.record, expires_at = excluded.expires_at
+
+-- name: dismiss
+DELETE FROM {schema}.worker WHERE id = %(id)s OR expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+
+-- name: workers
+SELECT record FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS bigint), {schema}.micros()) ORDER BY id
+
+-- name: lead
+INSERT INTO {schema}.role AS held VALUES (%(name)s, %(owner)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(term)s AS bigint))
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
+WHERE held.owner = excluded.owner OR held.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+RETURNING owner
+
+-- name: next_due
+WITH {lanes},
+clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
+SELECT min(greatest(first.available_at, clock.now)), (SELECT now FROM clock) FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
+  SELECT waiting.available_at FROM {schema}.waiting
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank
+    AND (waiting.expires_at IS NULL OR waiting.expires_at > greatest(waiting.available_at, clock.now))
+  ORDER BY waiting.available_at, waiting.job_id LIMIT 1
+) AS first
+
+-- name: callable
+-- The queues that have a job to be claimed now, for whoever calls out to the idle.
+WITH {lanes}
+SELECT DISTINCT lane.queue FROM lane CROSS JOIN LATERAL (
+  SELECT 1 FROM {schema}.waiting
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+  ORDER BY waiting.available_at LIMIT 1
+) AS first
+
+-- name: crowd
+SELECT count(*) FROM {schema}.worker WHERE expires_at > {schema}.micros()
+
+-- name: notify
+-- Nothing is lost with a notification, so its commit need not wait for the disk.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, %(message)s)
+
+-- name: recount
+SELECT queue, state, count(*) FROM (
+  SELECT job.queue, 'created' AS state FROM {schema}.created JOIN {schema}.job ON job.id = created.job_id
+  UNION ALL SELECT queue, coalesce((past).state, 'queued') FROM {schema}.waiting
+  UNION ALL SELECT queue, 'running' FROM {schema}.running
+  UNION ALL SELECT job.queue, outcome.state FROM {schema}.outcome JOIN {schema}.job ON job.id = outcome.job_id
+) AS every GROUP BY queue, state
+
+-- name: orphan_keys
+SELECT tenant, key FROM {schema}.job_key WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = job_key.job_id)
+
+-- name: misplaced
+-- Every job stands in exactly one place.
+SELECT id::text, string_agg(place, ' and ') FROM (
+  SELECT job.id, stands.place FROM {schema}.job LEFT JOIN (
+    SELECT job_id, 'created' AS place FROM {schema}.created UNION ALL SELECT job_id, 'waiting' FROM {schema}.waiting
+    UNION ALL SELECT job_id, 'running' FROM {schema}.running UNION ALL SELECT job_id, 'outcome' FROM {schema}.outcome
+  ) AS stands ON stands.job_id = job.id
+) AS every GROUP BY id HAVING count(place) <> 1
