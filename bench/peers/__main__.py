@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([result._asdict() for result in results], indent=1))
     else:
-        Console(width=None if sys.stdout.isatty() else 120).print(_table(results))
+        Console(width=None if sys.stdout.isatty() else 140).print(_table(results))
     return 1 if failed else 0
 
 
@@ -91,7 +91,7 @@ def _table(results: list[Result]) -> Table:
     table = Table(title="The peers on one PostgreSQL server; latency is p50 / p99")
     headings = ("peer", "work", "jobs", "procs", "options", "rate", "latency", "with call", "CPU", "commits", "WAL")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number in (0, 1, 4) else "right")
+        table.add_column(heading, justify="left" if number in (0, 1, 4) else "right", no_wrap=True)
     for result in results:
         table.add_row(*_cells(result))
     return table

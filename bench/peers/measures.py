@@ -48,7 +48,8 @@ def bulk(conninfo: str, peer: str, *, jobs: int = 50_000) -> Result:
 def drain(conninfo: str, peer: str, *, jobs: int | None = None, procs: int = 1, tuned: bool = True) -> Result:
     """Work off preloaded no-op jobs, from the first handler's start until the peer's tables say that all are done.
 
-    Tuned: options for throughput, as the peer's documentation has them. Untuned: a worker started with its defaults.
+    Tuned: options for throughput, from the peer's documentation if it names any (graphile-worker's does), else the best
+    of a few that were tried. Untuned: a worker started with its defaults.
     """
     known = PEERS[peer]
     jobs = jobs or (known.tuned_jobs if tuned else known.untuned_jobs)
@@ -58,8 +59,7 @@ def drain(conninfo: str, peer: str, *, jobs: int | None = None, procs: int = 1, 
         wait_for_quiet(conninfo, _database(known))
         before = usage(conninfo, _database(known))
         with crew(known.command("work", _way(tuned=tuned)), known.environment(url), procs) as workers:
-            idle = workers.cpu()
-            workers.go()
+            idle = workers.go()
             first = _handled(workers, jobs)
             ended = _recorded(url, known)
             cpu = workers.cpu() - idle

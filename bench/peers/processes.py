@@ -41,14 +41,16 @@ class Crew:
         for ear in self._ears:
             ear.start()
 
-    def go(self) -> None:
-        """Wait until all are ready, then let all begin."""
+    def go(self) -> float:
+        """Wait until all are ready, then let all begin; give the processor time that getting ready took."""
         for _ in self._processes:
             assert "ready" in self.hear()[1]
+        spent = self.cpu()
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
+        return spent
 
     def hear(self) -> tuple[int, dict[str, Any]]:
         """Give what is said next, and by which process."""

@@ -29,7 +29,7 @@ from holdfast.domain.ids import Ids, job_id
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, Retention, State
 from holdfast.domain.lifecycle import Answer, Move
 from holdfast.port.clock import Clock, SystemClock
-from holdfast.port.store import Inserted, Query, Store
+from holdfast.port.store import Inserted, InsertGroup, Query, Store
 from holdfast.runtime.delivery import Delivery
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.service import Service, worker_id
@@ -74,6 +74,7 @@ class Holdfast:
         )
         self.max_payload = self.settings.max_payload
         self._clock = clock or SystemClock()
+        self._given_clock = clock
         self._lock = threading.Lock()
         self._opened: Store | None = None
         self._inserter: Inserter | None = None
@@ -140,14 +141,18 @@ class Holdfast:
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]:
         inserter = self._inserting()
         if prepared.connection is not None:
-            return self._handles(self._insert_on(prepared, inserter))[0]
+            group = self._guest_group(prepared, inserter)
+            return self._handles(await self.store.ainsert_on(prepared.connection, group))[0]
         return self._handles(await inserter.ainsert((prepared.new,)))[0]
 
     def _insert_on(self, prepared: Prepared, inserter: Inserter) -> list[Inserted]:
+        return self.store.insert_on(prepared.connection, self._guest_group(prepared, inserter))
+
+    def _guest_group(self, prepared: Prepared, inserter: Inserter) -> InsertGroup:
         if not self.store.capabilities.caller_transactions:
             msg = f"The store {self.url} cannot enqueue inside a caller's transaction."
             raise BadInput(msg)
-        return self.store.insert_on(prepared.connection, inserter.group((prepared.new,)))
+        return inserter.group((prepared.new,))
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]
@@ -302,7 +307,7 @@ class Holdfast:
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
-                    self._opened = open_store(self.url, self._clock)
+                    self._opened = open_store(self.url, self._given_clock)
         return self._opened
 
     def close(self) -> None:
@@ -314,7 +319,7 @@ class Holdfast:
 
     def _open_another(self) -> Store:
         """Open a further connection for a worker's own thread; stores that one process keeps are shared instead."""
-        return open_store(self.url, self._clock) if self.store.capabilities.shared else self.store
+        return open_store(self.url, self._given_clock) if self.store.capabilities.shared else self.store
 
     def _inserting(self) -> Inserter:
         if self._inserter is None or self._pid != os.getpid():

@@ -1,7 +1,5 @@
 """PostgreSQL keeps the same contract, unchanged."""
 
-
-
 import pytest
 
 from holdfast.stores.postgres import PostgresStore

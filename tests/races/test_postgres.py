@@ -1,7 +1,5 @@
 """PostgreSQL stands in the middle of every race."""
 
-
-
 import pytest
 
 from holdfast.stores.postgres import PostgresStore

@@ -163,6 +163,10 @@ class Store(Protocol):
         """Store a group through the caller's own connection, if `caller_transactions` allows; raises `KeyConflict`."""
         ...
 
+    async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Asynchronous twin of `insert_on`, which takes connections that are awaited as well."""
+        ...
+
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first, never more than asked for."""
         ...

@@ -14,7 +14,7 @@ from itertools import count
 from holdfast.client.settings import Settings
 from holdfast.domain.errors import StoreError
 from holdfast.domain.lifecycle import Answer
-from holdfast.domain.moments import SECOND
+from holdfast.domain.moments import SECOND, Micros
 from holdfast.port.clock import Clock
 from holdfast.port.store import Beat, Store, WorkerRecord
 from holdfast.runtime.attempt import Attempt, Stop
@@ -25,6 +25,8 @@ log = logging.getLogger("holdfast.heart")
 _STOP_GRACE = 2.0
 """Seconds a handler has to stop after it was asked to, before its attempt is settled without it."""
 _RETRY = 1.0
+ENLIST: Micros = 20 * SECOND
+"""How often a worker with nothing in hand tells that it is there: two hundred of them must not keep a store busy."""
 
 
 class Heart:
@@ -42,7 +44,7 @@ class Heart:
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
-        self._next_beat = clock.monotonic()
+        self._next_beat = self._next_enlisting = clock.monotonic()
         self.thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
         worker.crew.on_begin = self._watch
 
@@ -110,7 +112,9 @@ class Heart:
         beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun) for a in old]
         try:
             answers = self._store.heartbeat(beats, self._settings.lease) if beats else []
-            self._store.enlist(self._describe())
+            if self._worker.held or sent >= self._next_enlisting:
+                self._store.enlist(self._describe())
+                self._next_enlisting = sent + ENLIST / SECOND
         except StoreError as error:
             log.warning("leases could not be renewed: %s", error)
             self._next_beat = sent + min(_RETRY, interval)

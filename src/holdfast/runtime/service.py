@@ -23,7 +23,7 @@ from holdfast.port.clock import Clock
 from holdfast.port.store import Store, WorkerRecord
 from holdfast.runtime.attempt import Stop
 from holdfast.runtime.executor import Executor
-from holdfast.runtime.heart import Heart
+from holdfast.runtime.heart import ENLIST, Heart
 from holdfast.runtime.signals import stopping_by_signal
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.worker import Queues, Worker
@@ -57,7 +57,7 @@ class Service:
         self._clock = clock
         self._registry = registry
         self._store = open_store()
-        self._side_store = open_store()
+        self._side_store = self._store if self._store.capabilities.concurrent else open_store()
         self._started_at = self._store.now()
         self.worker = Worker(
             id=self.id,
@@ -183,5 +183,5 @@ class Service:
         running = sum(attempt.begun for attempt in list(self.worker.held.values()))
         return WorkerRecord(
             self.id, socket.gethostname(), os.getpid(), queues, tuple(sorted(self._registry)), self.worker.concurrency,
-            self._started_at, now, now + 3 * self._settings.heartbeat, running,
+            self._started_at, now, now + 3 * max(self._settings.heartbeat, ENLIST), running,
         )  # fmt: skip

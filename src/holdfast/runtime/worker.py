@@ -28,6 +28,8 @@ from holdfast.runtime.pace import Pace
 log = logging.getLogger("holdfast.worker")
 POLL = 0.5
 """The longest a worker goes without looking for work, in seconds: the fallback for a wake-up that got lost."""
+CALLED_POLL = 30.0
+"""The same on a store that calls idle workers whatever happens."""
 SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
 STALE = 1.0
@@ -94,7 +96,7 @@ class Worker:
                 continue
             if until_idle and self._is_idle():
                 return
-            self._rest()
+            self._rest(called=self._store.capabilities.calls and not until_idle)
 
     def drain(self) -> None:
         """Claim nothing more. Safe to call from a signal handler."""
@@ -213,7 +215,7 @@ class Worker:
             if move is not None and answer is not Answer.OK:
                 log.warning("job %s: a late %s was refused (%s)", attempt.job.id, move.verb, answer)
 
-    def _rest(self) -> None:
+    def _rest(self, *, called: bool) -> None:
         """Wait for a reason to make another trip."""
         if self.trouble:
             self._nudge.clear()
@@ -221,8 +223,8 @@ class Worker:
             return
         if self._finished:
             return
-        timeout = POLL
-        if self._room() and (due := self._next_due()) is not None:
+        timeout = CALLED_POLL if called else POLL
+        if not called and self._room() and (due := self._next_due()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
         self._nudge.wait(timeout)
         self._nudge.clear()

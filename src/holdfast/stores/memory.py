@@ -84,6 +84,10 @@ class MemoryStore:
         msg = f"The memory store cannot store {len(group)} job(s) through a {type(connection).__name__}."
         raise StoreError(msg)
 
+    async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Asynchronous twin of `insert_on`."""
+        return self.insert_on(connection, group)
+
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""
         with self._open():

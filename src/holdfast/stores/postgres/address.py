@@ -24,7 +24,11 @@ TIMEOUTS = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
 }
-"""Settings of the server's side that no connection of ours is without."""
+"""Limits that no connection of ours is without."""
+PLANS = {"jit": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+"""How our statements are planned: once, by look-ups, and never compiled. The tables that a claim works on are empty one
+minute and full the next, and a plan made for the one must do for the other."""
+SETTINGS = {**TIMEOUTS, **PLANS}
 
 
 class Address(NamedTuple):
@@ -47,7 +51,7 @@ def parse(url: str) -> Address:
     plain = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(options)))
     try:
         given = conninfo_to_dict(plain)
-        conninfo = make_conninfo(**{**_ALWAYS, **given})
+        conninfo = make_conninfo("", **{**_ALWAYS, **given})
     except psycopg.ProgrammingError as error:
         msg = f"The PostgreSQL URL cannot be read: {str(error).strip()}."
         raise BadInput(msg) from error

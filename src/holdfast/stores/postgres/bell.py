@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -152,7 +153,7 @@ class Bell:
             return None
         try:
             ears = self._pool.connect()
-            ears.execute(f"LISTEN {self._channel}")  # type: ignore[arg-type] - a checked name
+            ears.execute(self._sql("listen"))
         except (StoreError, psycopg.Error):
             self._deaf_until = now + 1.0
             return None
@@ -160,7 +161,7 @@ class Bell:
         return ears
 
     def _hear(self, ears: Connection | None, queues: Sequence[str] | None, timeout: float) -> bool:
-        sources = [self._woken] if ears is None else [self._woken, ears.pgconn.socket]
+        sources: list[Any] = [self._woken] if ears is None else [self._woken, ears.pgconn.socket]
         try:
             ready, _, _ = select.select(sources, [], [], timeout)
         except (OSError, ValueError):
@@ -237,5 +238,5 @@ class Bell:
         with suppress(StoreError):
             self._pool.run(lambda db: db.execute(self._sql("notify"), parameters), writes=False)
 
-    def _sql(self, name: str) -> str:
+    def _sql(self, name: str) -> LiteralString:
         return sql.statement(self._schema, name)

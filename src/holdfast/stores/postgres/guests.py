@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -20,7 +20,7 @@ from holdfast.domain.errors import BadInput
 from holdfast.port.store import Inserted
 from holdfast.stores.postgres.insertion import Rows, Steps
 
-Text = Callable[[str], str]
+Text = Callable[[str], LiteralString]
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
@@ -63,7 +63,7 @@ def insert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
                 return connection.execute(clause(_colons(text(name))), values).fetchall()  # type: ignore[no-any-return]
 
         case "django":
-            from django.db import transaction
+            from django.db import transaction  # type: ignore[import-untyped]
 
             nested = transaction.atomic(using=connection.alias)
 

@@ -1,4 +1,4 @@
-"""How a group of jobs is stored, without saying through what: a generator that yields statements and is sent their rows.
+"""How a group of jobs is stored, whatever through: a generator that yields statements and is sent their rows.
 
 So the same steps serve our own connections and a caller's, of whatever driver, blocking or not.
 """
@@ -16,7 +16,7 @@ Rows = Sequence[Sequence[Any]]
 Statement = tuple[str, dict[str, Any]]
 Steps = Generator[Statement, Rows, list[Inserted]]
 Slot = tuple[str, NewJob, JobRecord | str | None]
-"""A job and, if it is not stored because another has its place, that other one (by id, while it is not stored itself)."""
+"""A job and, if another has its place, that one (by its id, while it is not stored itself)."""
 
 
 def store(group: InsertGroup, now: Micros | None, *, again: bool) -> Steps:

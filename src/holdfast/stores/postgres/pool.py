@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.stores.postgres.address import TIMEOUTS, Address
+from holdfast.stores.postgres.address import SETTINGS, Address
 from holdfast.stores.postgres.trouble import AGAIN, broken, translate
 
 T = TypeVar("T")
@@ -20,6 +20,8 @@ _MOST = 4
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
 _TRIES = 5
+_LOCAL = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in SETTINGS)
+"""The settings for one transaction only: behind a pooler there is no session to set them for."""
 
 
 class Pool:
@@ -39,14 +41,19 @@ class Pool:
 
     def run(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
         """Do a piece of work."""
+        failure: psycopg.Error | None = None
         for attempt in range(_TRIES):
             connection: Connection | None = None
             pool = self._pool()
             try:
                 connection = pool.getconn(_PATIENCE)
-                return work(connection)
+                if not self.pooled:
+                    return work(connection)
+                with connection.transaction():
+                    connection.execute(_LOCAL, list(SETTINGS.values()))
+                    return work(connection)
             except AGAIN as error:
-                failure: psycopg.Error = error
+                failure = error
             except errors.UniqueViolation:
                 raise
             except psycopg.Error as error:
@@ -58,6 +65,7 @@ class Pool:
                     pool.putconn(connection)
             if broken(failure, None):
                 self._renew(pool)
+        assert failure is not None
         raise translate(failure, self.address, sent=False) from failure
 
     def connect(self, **options: Any) -> Connection:
@@ -107,7 +115,7 @@ class Pool:
     def _conninfo(self) -> str:
         if self.pooled:
             return self.address.conninfo
-        options = " ".join(f"-c {name}={value}" for name, value in TIMEOUTS.items())
+        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
         return make_conninfo(self.address.conninfo, options=options)
 
     def _connect(self, conninfo: str, **options: Any) -> Connection:
@@ -116,4 +124,3 @@ class Pool:
     def _renew(self, pool: ConnectionPool[Connection]) -> None:
         """Throw away the connections that died with the one that failed."""
         pool.check()
-

@@ -68,8 +68,8 @@ class Template(NamedTuple):
 def template(new: NewJob) -> Template:
     """Leave out what sets a job apart from its like."""
     return Template(
-        new.kind, new.queue, new.tenant, new.user, new.priority, new.retry, new.max_attempts, new.crash_cap, new.trigger,
-        new.trace_id, new.delay, new.expires_after, new.steps_total, new.state.value,
+        new.kind, new.queue, new.tenant, new.user, new.priority, new.retry, new.max_attempts, new.crash_cap,
+        new.trigger, new.trace_id, new.delay, new.expires_after, new.steps_total, new.state.value,
     )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """The schema's versions: forward only, one migration per transaction, one process at a time."""
 
 from collections.abc import Sequence
+from typing import LiteralString
 
 from holdfast.domain.errors import StoreUnusable
 from holdfast.stores import statements
+from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.trouble import missing
 
@@ -13,9 +15,10 @@ OLDEST = 14
 _LOCK = 0x484F4C44
 
 
-def script(schema: str, file: str) -> str:
+def script(schema: str, file: str) -> LiteralString:
     """Give a migration's SQL for one schema."""
-    return statements.script("holdfast.stores.postgres.migrations", file).replace("{schema}", schema)
+    text = statements.script("holdfast.stores.postgres.migrations", file)
+    return text.replace("{schema}", schema)
 
 
 def plan(pool: Pool) -> tuple[int | None, Sequence[str]]:
@@ -58,7 +61,7 @@ def _version(db: Connection, schema: str) -> int | None:
     (table,) = db.execute("SELECT to_regclass(%(name)s)", {"name": f"{schema}.migration"}).fetchone() or (None,)
     if table is None:
         return None
-    (version,) = db.execute(f"SELECT count(*) FROM {schema}.migration").fetchone() or (0,)  # type: ignore[arg-type]  # noqa: S608 - a checked name
+    (version,) = db.execute(sql.statement(schema, "schema_version")).fetchone() or (0,)
     return int(version)
 
 
@@ -66,15 +69,11 @@ def _migrate(db: Connection, schema: str) -> list[str]:
     done: list[str] = []
     with db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _LOCK})
-        db.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")  # type: ignore[arg-type]
-        db.execute(
-            f"CREATE TABLE IF NOT EXISTS {schema}.migration "  # type: ignore[arg-type]
-            "(version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
-        )
+        db.execute(sql.statement(schema, "make_schema"))
+        db.execute(sql.statement(schema, "make_migration_table"))
         have = _version(db, schema) or 0
         for number, file in enumerate(MIGRATIONS[have:], have + 1):
-            db.execute(script(schema, file), prepare=False)  # type: ignore[arg-type]
-            db.execute(f"INSERT INTO {schema}.migration VALUES (%(number)s, %(file)s)", {"number": number, "file": file})  # type: ignore[arg-type]  # noqa: S608
+            db.execute(script(schema, file), prepare=False)
+            db.execute(sql.statement(schema, "record_migration"), {"number": number, "file": file})
             done.append(file)
     return done
-

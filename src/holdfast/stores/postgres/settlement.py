@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord
-from holdfast.domain.lifecycle import Answer, Move, Verb
+from holdfast.domain.lifecycle import Answer, Held, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.pool import Connection
@@ -21,11 +21,12 @@ _ROUNDS = 20
 def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
     """Give the parameters of `complete`, in the order in which everybody locks."""
     moves = sorted(moves, key=lambda move: move.id)
+    leases = [move.guard for move in moves if isinstance(move.guard, Held)]
     return {
         "now": now,
         "ids": [move.id for move in moves],
-        "tokens": [move.guard[0] for move in moves],
-        "lease_ids": [move.guard[1] for move in moves],  # type: ignore[misc] - a completion is guarded by a lease
+        "tokens": [guard.token for guard in leases],
+        "lease_ids": [guard.lease_id for guard in leases],
         "results": [move.result for move in moves],
         "purge_afters": [move.purge_after for move in moves],
     }
@@ -46,13 +47,13 @@ class Settlement:
         answers: list[Answer | None] = [None] * len(moves)
         waiting = list(range(len(moves)))
         while waiting:
-            now, later, ids = [], [], set()
+            first: dict[str, int] = {}
             for place in waiting:
-                (later if moves[place].id in ids else now).append(place)
-                ids.add(moves[place].id)
+                first.setdefault(moves[place].id, place)
+            now = list(first.values())
             for place, answer in zip(now, self.write([moves[place] for place in now]), strict=True):
                 answers[place] = answer
-            waiting = later
+            waiting = [place for place in waiting if answers[place] is None]
         return [answer for answer in answers if answer is not None]
 
     def _complete_first(self, moves: Sequence[Move]) -> list[Answer]:
@@ -112,7 +113,7 @@ class Settlement:
         if not points:
             return set()
         parameters = {"ids": [move.id for move in points], "names": [move.step for move in points]}
-        return set(self._db.execute(sql.statement(self._schema, "steps_known"), parameters))  # type: ignore[arg-type]
+        return set(self._db.execute(sql.statement(self._schema, "steps_known"), parameters))
 
     def _apply(self, due: Sequence[tuple[Move, JobRecord]], now: Micros) -> dict[str, Answer]:
         """Write all at once; if a row among them is bad, the halves, until it stands alone."""

@@ -1,6 +1,7 @@
 """The statements, made ready for one schema."""
 
 from functools import cache
+from typing import LiteralString
 
 from holdfast.domain.job import State
 from holdfast.stores import statements
@@ -16,13 +17,13 @@ _READ = "\nUNION ALL\n".join(
 
 
 @cache
-def statement(schema: str, name: str, lanes: str = "") -> str:
+def statement(schema: str, name: str, lanes: str = "") -> LiteralString:
     """Give a named statement; `lanes` says where one that reads lanes finds them."""
     return _fill(_RAW[name], schema, lanes)
 
 
 @cache
-def write(schema: str, before: State, after: State, *, attempt: bool, step: bool) -> str:
+def write(schema: str, before: State, after: State, *, attempt: bool, step: bool) -> LiteralString:
     """Give the one statement that takes a job from where it stands, puts it where it belongs, and records both."""
     source, target = place_of(before), place_of(after)
     within = source == target
@@ -37,7 +38,7 @@ def write(schema: str, before: State, after: State, *, attempt: bool, step: bool
 
 
 @cache
-def find(schema: str, place: str, filters: tuple[str, ...]) -> str:
+def find(schema: str, place: str, filters: tuple[str, ...]) -> LiteralString:
     """Give the statement that lists the jobs of one place, newest first."""
     text = (
         f"SELECT {{{place}_columns}} FROM {{schema}}.{place} AS place JOIN {{schema}}.job ON job.id = place.job_id\n"  # noqa: S608 - constants
@@ -46,7 +47,7 @@ def find(schema: str, place: str, filters: tuple[str, ...]) -> str:
     return _fill(text, schema, "")
 
 
-def _fill(text: str, schema: str, lanes: str) -> str:
+def _fill(text: str, schema: str, lanes: str) -> LiteralString:
     parts = {**_RAW, "read": _READ, "lanes": _RAW.get(lanes, "")}
     for _ in range(4):
         for name in ("lanes", "ranks", "taken", "read", *(f"{place}_columns" for place in _PLACES), "envelope"):

@@ -27,6 +27,21 @@ place.token, place.lease_id, place.lease_owner, NULL::bigint, place.claimed_at, 
 place.finished_at, place.purge_at, place.cause, place.failure_code, place.failure_message, place.failure_retryable, place.cancel_requested,
 place.step_cursor, place.result
 
+-- name: make_schema
+CREATE SCHEMA IF NOT EXISTS {schema}
+
+-- name: make_migration_table
+CREATE TABLE IF NOT EXISTS {schema}.migration (version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
+
+-- name: schema_version
+SELECT count(*) FROM {schema}.migration
+
+-- name: record_migration
+INSERT INTO {schema}.migration VALUES (%(number)s, %(file)s)
+
+-- name: listen
+LISTEN holdfast_{schema}
+
 -- name: now
 SELECT {schema}.micros()
 
@@ -121,7 +136,8 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
 )
 
 -- name: claim
--- First how many to take from each lane, without locking anything; then exactly so many are locked, passing over what others hold.
+-- First how many to take from each lane, without locking anything; then exactly so many are locked, passing over what others hold. A lone
+-- lane needs no sharing out, and then `seen` and `share` are not even looked at.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 seen AS MATERIALIZED (
@@ -140,11 +156,18 @@ share AS MATERIALIZED (
   ) AS first GROUP BY queue, rank
 ),
 picked AS MATERIALIZED (
-  SELECT found.place, found.job_id FROM lane JOIN share USING (queue, rank) CROSS JOIN LATERAL (
+  SELECT found.place, found.job_id FROM lane
+  CROSS JOIN LATERAL (
+    SELECT CASE
+      WHEN (SELECT count(*) FROM lane) = 1 THEN least(lane.most, CAST(%(limit)s AS integer))
+      ELSE coalesce((SELECT share.jobs FROM share WHERE share.queue = lane.queue AND share.rank = lane.rank), 0)
+    END AS jobs
+  ) AS room
+  CROSS JOIN LATERAL (
     SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
     WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    ORDER BY waiting.available_at, waiting.job_id LIMIT share.jobs FOR UPDATE SKIP LOCKED
+    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs FOR UPDATE SKIP LOCKED
   ) AS found
 ),
 {taken}

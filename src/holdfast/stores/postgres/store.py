@@ -7,7 +7,7 @@ every other move is read, decided and written under its guard (`settlement`).
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import errors
 
@@ -157,11 +157,15 @@ class PostgresStore:
                 self._marks.looked(began, time.monotonic(), len(claimed))
         return set() if done is None else {id_ for (id_,) in done}, claimed
 
-    def _look(self, want: Claim) -> tuple[str, dict[str, Any], bool]:
+    def _look(self, want: Claim) -> tuple[LiteralString, dict[str, Any], bool]:
         """Choose the statement that claims: from the front of every lane, or from the marks."""
         shared = {
-            "now": self._given, "limit": want.limit, "lease_id": want.lease_id, "owner": want.owner, "lease": want.lease,
-        }  # fmt: skip
+            "now": self._given,
+            "limit": want.limit,
+            "lease_id": want.lease_id,
+            "owner": want.owner,
+            "lease": want.lease,
+        }
         if want.id is not None:
             return self._sql("claim_one"), {**shared, "id": want.id}, False
         lanes = self._marks.lanes(time.monotonic())
@@ -198,9 +202,7 @@ class PostgresStore:
         lost = [beat.id for beat in beats if beat.id not in held]
         records = dict(zip(lost, self.read(lost), strict=True)) if lost else {}
         return [
-            (Answer.CANCEL_REQUESTED if held[beat.id] else Answer.OK)
-            if beat.id in held
-            else _lost(records[beat.id])
+            (Answer.CANCEL_REQUESTED if held[beat.id] else Answer.OK) if beat.id in held else _lost(records[beat.id])
             for beat in beats
         ]
 
@@ -313,7 +315,7 @@ class PostgresStore:
     def _callable(self) -> tuple[list[str], float | None]:
         """Name the queues that have a job to be claimed; tell in how many seconds the next one comes due."""
         text = self._sql("callable", "all_lanes")
-        parameters = {"now": self._given, "limit": 1, "full": []}
+        parameters: dict[str, Any] = {"now": self._given, "limit": 1, "full": []}
         queues = [queue for (queue,) in self.pool.run(lambda db: db.execute(text, parameters).fetchall(), writes=False)]
         if queues:
             return queues, None
@@ -346,7 +348,7 @@ class PostgresStore:
         if queues := {move.queue for move in moves if move.verb in _MAKES_CLAIMABLE}:
             self._bell.ring(queues)
 
-    def _sql(self, name: str, lanes: str = "") -> str:
+    def _sql(self, name: str, lanes: str = "") -> LiteralString:
         return sql.statement(self._schema, name, lanes)
 
     def _all(self, name: str, parameters: dict[str, Any]) -> list[Any]:

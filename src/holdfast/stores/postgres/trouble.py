@@ -15,14 +15,16 @@ BAD_ROW = (psycopg.DataError, psycopg.IntegrityError, errors.RaiseException, err
 
 def broken(error: psycopg.Error, connection: psycopg.Connection | None) -> bool:
     """Tell whether an error means that the connection is gone, and not that the statement is wrong."""
-    if isinstance(error, (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout)):
+    if isinstance(
+        error, (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout)
+    ):
         return True
     return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and (
         connection is None or connection.closed or error.sqlstate is None
     )
 
 
-def translate(error: Exception, address: Address, *, sent: bool) -> StoreError:
+def translate(error: Exception, address: Address, *, sent: bool) -> StoreError:  # noqa: C901 - one case per error
     """Say in one sentence what went wrong; `sent` tells that a change may have been committed."""
     where = address.shown
     match error:
@@ -34,7 +36,9 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError:
             return StoreUnusable(f"PostgreSQL at {where} refused the user or the password.")
         case errors.InvalidCatalogName():
             return StoreUnusable(f"PostgreSQL has no database for {where}; create it first.")
-        case errors.UndefinedTable() | errors.InvalidSchemaName() | errors.UndefinedFunction() | errors.UndefinedObject():
+        case (
+            errors.UndefinedTable() | errors.InvalidSchemaName() | errors.UndefinedFunction() | errors.UndefinedObject()
+        ):
             return missing(address)
         case errors.ReadOnlySqlTransaction():
             return StoreUnavailable(f"PostgreSQL at {where} is a read-only replica; give the address of the primary.")

@@ -89,6 +89,10 @@ class SqliteStore:
             _tally(db, deltas)
             return answer
 
+    async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
+        """Asynchronous twin of `insert_on`."""
+        return self.insert_on(connection, group)
+
     def _insert_few(self, jobs: InsertGroup) -> list[list[Inserted] | KeyConflict]:
         """Store a few callers' jobs that have no key, each a group of its own: the common call, in one statement."""
         now = self.now()
