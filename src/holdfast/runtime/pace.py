@@ -10,12 +10,14 @@ MOST = 1_000
 _WINDOW = 0.02
 """Seconds over which a rate is measured: jobs finish in bursts, and a shorter look would take a burst for the rate."""
 _WEIGHT = 0.5
+_QUICK = 5
 
 
 class Pace:
     """Watches how fast jobs finish and says how many to hold."""
 
-    def __init__(self, concurrency: int, now: float, *, prefetch: bool) -> None:
+    def __init__(self, concurrency: int, now: float, *, prefetch: bool, trips: int = 1) -> None:
+        self._trips = trips
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._rate = 0.0
@@ -35,8 +37,13 @@ class Pace:
         self._rate = 0.0
 
     @property
+    def quick(self) -> bool:
+        """Whether jobs are so quick that going to and fro takes longer than they do."""
+        return self._prefetch and self._rate * HORIZON > _QUICK * self._concurrency
+
+    @property
     def hold(self) -> int:
         """How many jobs to hold, running ones included."""
         if not self._prefetch:
             return self._concurrency
-        return self._concurrency + min(MOST, int(self._rate * HORIZON))
+        return self._concurrency + min(MOST, int(self._rate * HORIZON)) * self._trips

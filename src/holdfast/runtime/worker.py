@@ -1,6 +1,9 @@
 """The worker: goes back and forth to the store, handing in what is finished and taking what is next, in one
 transaction.
 
+On a store that serves several threads at once, a second trip is under way while the first is (`_second`), as long as
+jobs are so quick that the trips are what takes the time.
+
 The flow of one job is `_claim wish` → `_dispatch` → the crew runs it → `finish` → `_settle`. Settlements and claims
 travel in batches whose size follows the
 work (`pace`); nothing is held in a worker that the store does not know to be leased to it.
@@ -81,22 +84,48 @@ class Worker:
         self._clock = clock
         self._lease_id = lease_id
         self._capped = queues is not None and any(most is not None for most in queues.values())
-        self._pace = Pace(concurrency, clock.monotonic(), prefetch=not self._capped)
+        trips = 2 if store.capabilities.concurrent else 1
+        self._pace = Pace(concurrency, clock.monotonic(), prefetch=not self._capped, trips=trips)
         self._finished: deque[tuple[Attempt, Move | None]] = deque()
+        self._asked = 0
+        """How many jobs trips under way have asked for."""
+        self._hands = threading.Lock()
+        """Held by a trip while it takes or brings, never while it is under way."""
+        self._busy = threading.Event()
+        self._enough = 1 - 0.5 / trips
         self._nudge = threading.Event()
         self._draining = False
         self._dispatched_at = clock.monotonic()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until told to drain or, if asked, until nothing is left to do."""
-        while not self._draining:
-            self._linger()
-            self._give_back_stale()
-            if self._trip(claim=True) or self._draining:
-                continue
-            if until_idle and self._is_idle():
-                return
-            self._rest(called=self._store.capabilities.calls and not until_idle)
+        ended = threading.Event()
+        second = threading.Thread(target=self._second, args=(ended,), name="holdfast-second", daemon=True)
+        if self._store.capabilities.concurrent:
+            second.start()
+        try:
+            while not self._draining:
+                self._linger()
+                self._give_back_stale()
+                if self._trip(claim=True) or self._draining:
+                    continue
+                if until_idle and self._is_idle():
+                    return
+                self._rest(called=self._store.capabilities.calls and not until_idle)
+        finally:
+            ended.set()
+            self._busy.set()
+
+    def _second(self, ended: threading.Event) -> None:
+        """Make trips beside the first, while there is so much to do that one at a time would hold it up."""
+        while not ended.is_set():
+            self._busy.wait()
+            self._busy.clear()
+            while self._asked and self._pace.quick and not self._draining and not ended.is_set():
+                if self._room() or (self._finished and not self.crew.waiting()):
+                    self._trip(claim=True)
+                else:
+                    ended.wait(_LINGER)
 
     def drain(self) -> None:
         """Claim nothing more. Safe to call from a signal handler."""
@@ -146,16 +175,21 @@ class Worker:
             self._nudge.wait(_LINGER)
 
     def _room(self) -> int:
-        """How many jobs to ask for: none while more than half of what we would hold is still in hand."""
-        hold, held = self._pace.hold, len(self.held) - len(self._finished)
-        return 0 if held > max(hold // 2, self.concurrency - 1) else hold - held
+        """How many jobs to ask for: none while most of what we would hold is in hand, or on its way."""
+        hold, held = self._pace.hold, len(self.held) - len(self._finished) + self._asked
+        return 0 if held > max(hold * self._enough, self.concurrency - 1) else hold - held
 
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""
-        want = self._wish() if claim else None
-        batch = [self._finished.popleft() for _ in range(len(self._finished))]
+        with self._hands:
+            want = self._wish() if claim else None
+            asked = 0 if want is None else want.limit
+            batch = [self._finished.popleft() for _ in range(len(self._finished))]
+            self._asked += asked
         moves = [move for _, move in batch if move is not None]
         sent = self._clock.monotonic()
+        if self._pace.quick:
+            self._busy.set()
         claimed: list[JobRecord] = []
         answers: list[Answer] = []
         try:
@@ -164,15 +198,19 @@ class Worker:
             elif moves:
                 answers = self._store.commit(moves)
         except StoreError as error:
-            self._finished.extendleft(reversed(batch))
+            with self._hands:
+                self._asked -= asked
+                self._finished.extendleft(reversed(batch))
             self._complain(error)
             return 0
         self.trouble = None
-        if batch:
-            self._pace.finished(len(batch), sent)
-            self._settle(batch, answers)
-        if claimed:
-            self._dispatch(claimed, sent)
+        with self._hands:
+            self._asked -= asked
+            if batch:
+                self._pace.finished(len(batch), sent)
+                self._settle(batch, answers)
+            if claimed:
+                self._dispatch(claimed, sent)
         return len(claimed)
 
     def _wish(self) -> Claim | None:
@@ -230,7 +268,7 @@ class Worker:
         self._nudge.clear()
 
     def _is_idle(self) -> bool:
-        if self.held or self._finished or self.trouble:
+        if self.held or self._finished or self._asked or self.trouble:
             return False
         due = self._next_due()
         return due is None or due > self._store.now() + SOON
