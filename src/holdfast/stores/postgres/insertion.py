@@ -44,21 +44,21 @@ def store(group: InsertGroup, now: Micros | None, *, again: bool) -> Steps:
             fresh.append((id_, new))
             known[id_] = lifecycle.create(id_, new, 0)
         slots.append((id_, new, owner))
+    stored: dict[str, JobRecord] = {}
     at: Micros = 0
-    for parameters in rows.inserts(fresh, now):
-        ((at,),) = yield "insert", parameters
-    news = dict(fresh)
-    return [_answer(slot, at, news) for slot in slots]
+    for batch in rows.batches(fresh):
+        ((at,),) = yield "insert", rows.inserted(batch, now)
+        stored.update({id_: lifecycle.create(id_, new, at) for id_, new in batch[1]})
+    return [_answer(slot, at, stored) for slot in slots]
 
 
-def _answer(slot: Slot, at: Micros, fresh: dict[str, NewJob]) -> Inserted:
+def _answer(slot: Slot, at: Micros, stored: dict[str, JobRecord]) -> Inserted:
     id_, new, owner = slot
     if owner is None:
-        return Inserted(id_, new, at)
-    held = owner if isinstance(owner, str) else owner.id
-    found = lifecycle.create(held, fresh[held], at) if held in fresh else owner
+        return Inserted(id_, new, stored[id_].created_at)
+    found = stored.get(owner if isinstance(owner, str) else owner.id, owner)
     assert isinstance(found, JobRecord)
-    return Inserted(id_, new, at, found, duplicate=held != id_)
+    return Inserted(id_, new, at or found.created_at, found, duplicate=found.id != id_)
 
 
 def _take_keys(

@@ -46,6 +46,10 @@ def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
     ]  # fmt: skip
 
 
+LARGEST = 4_000
+"""The most jobs of one `insert`: while the server stores one batch, the next is made."""
+
+
 class Template(NamedTuple):
     """All that jobs of one `insert` have in common."""
 
@@ -73,30 +77,38 @@ def template(new: NewJob) -> Template:
     )  # fmt: skip
 
 
-def inserts(group: Sequence[tuple[str, NewJob]], now: Micros | None) -> list[dict[str, Any]]:
-    """Give the parameters of each `insert` that a group needs: one for all jobs that are alike."""
+Batch = tuple[Template, list[tuple[str, NewJob]]]
+
+
+def batches(group: Sequence[tuple[str, NewJob]]) -> list[Batch]:
+    """Divide a group into the `insert` statements it needs: one for all jobs that are alike, up to a size."""
     alike: dict[Template, list[tuple[str, NewJob]]] = {}
-    last: Template | None = None
     like: list[tuple[str, NewJob]] = []
     before: NewJob | None = None
     for one in group:
         new = one[1]
         if before is None or new[2:11] != before[2:11] or new[0] != before[0] or new[12:] != before[12:]:
-            last = template(new)
-            like = alike.setdefault(last, [])
+            like = alike.setdefault(template(new), [])
             before = new
         like.append(one)
     return [
-        {
-            **shared._asdict(),
-            "now": now,
-            "ids": [id_ for id_, _ in ones],
-            "payloads": [new.payload for _, new in ones],
-            "keys": [new.key for _, new in ones],
-            "run_ats": [new.run_at for _, new in ones],
-        }
-        for shared, ones in alike.items()
+        (shared, ones[start : start + LARGEST]) for shared, ones in alike.items() for start in range(0, len(ones), LARGEST)
     ]
+
+
+def inserted(batch: Batch, now: Micros | None) -> dict[str, Any]:
+    """Give the parameters of one `insert`."""
+    shared, ones = batch
+    keys, run_ats = [new.key for _, new in ones], [new.run_at for _, new in ones]
+    return {
+        **shared._asdict(),
+        "now": now,
+        "jobs": len(ones),
+        "ids": ",".join([id_ for id_, _ in ones]),
+        "payloads": "\x1f".join([new.payload for _, new in ones]),
+        "keys": keys if any(key is not None for key in keys) else None,
+        "run_ats": run_ats if any(at is not None for at in run_ats) else None,
+    }
 
 
 def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecord | None) -> Mapping[str, Any]:

@@ -91,14 +91,17 @@ class PostgresStore:
 
     def _insert_plain(self, db: Connection, group: InsertGroup) -> list[Inserted]:
         """Store jobs that nothing can stand in the way of but themselves: one trip, and no transaction around it."""
-        alike = rows.inserts(group, self._given)
-        if len(alike) == 1:
-            done = db.execute(self._sql("insert"), alike[0])
-        else:
-            with db.pipeline():
-                done = [db.execute(self._sql("insert"), parameters) for parameters in alike][-1]
-        (at,) = done.fetchone()  # type: ignore[misc]
-        return [Inserted(id_, new, at) for id_, new in group]
+        batches = rows.batches(group)
+        if len(batches) == 1:
+            (at,) = db.execute(self._sql("insert"), rows.inserted(batches[0], self._given)).fetchone()  # type: ignore[misc]
+            return [Inserted(id_, new, at) for id_, new in group]
+        with db.pipeline():
+            done = [db.execute(self._sql("insert"), rows.inserted(batch, self._given)) for batch in batches]
+        stored: dict[str, Inserted] = {}
+        for (_, ones), cursor in zip(batches, done, strict=True):
+            (at,) = cursor.fetchone()  # type: ignore[misc]
+            stored.update({id_: Inserted(id_, new, at) for id_, new in ones})
+        return [stored[id_] for id_, _ in group]
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
