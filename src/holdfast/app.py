@@ -294,7 +294,7 @@ class Holdfast:
             self.store,
             self.registry,
             self.settings,
-            Executor(self.settings, random.random),
+            Executor(self.settings, random.random, self.store.transaction),
             self._clock,
             worker_id(),
             lambda: secrets.token_hex(8),

@@ -1,7 +1,7 @@
 """What a handler may ask about the attempt it is running, if it takes a `ctx: Context` parameter."""
 
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.domain.job import JobRecord
@@ -20,6 +20,7 @@ class Stoppable(Protocol):
 
     @property
     def stopping(self) -> bool: ...
+    def begin(self) -> Any: ...
 
 
 class Context:
@@ -92,6 +93,15 @@ class Context:
     def stopping(self) -> bool:
         """Whether the job has been asked to stop: cancelled, out of time, or its worker lost the lease."""
         return self._attempt.stopping
+
+    def transaction(self) -> Any:
+        """Open a transaction that commits together with this job's completion, so that what the handler writes to the
+        store's own database happens exactly once.
+
+        `with ctx.transaction() as connection:` (or `async with`). The block's end does not commit: the transaction
+        stays open until the handler returns, and is undone if it fails.
+        """
+        return self._attempt.begin()
 
     def check(self) -> None:
         """Stop here if the job has been asked to stop; call it between pieces of long work."""

@@ -47,6 +47,8 @@ class Capabilities:
     """`counts` equals a recount of the rows at any quiet moment."""
     caller_transactions: bool = False
     """A job can be enqueued inside the caller's own transaction."""
+    handler_transactions: bool = False
+    """A handler's own writes can commit together with its job's completion."""
     backup: bool = False
     """`backup` copies a consistent snapshot while work goes on."""
     concurrent: bool = False
@@ -138,6 +140,21 @@ class Finding(NamedTuple):
     text: str
 
 
+class Transaction(Protocol):
+    """A handler's transaction. It stays open when its block ends, until the job is settled in it or it is undone."""
+
+    @property
+    def open(self) -> bool: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *error: object) -> None: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *error: object) -> None: ...
+    def settle(self, move: Move) -> Answer: ...
+    async def asettle(self, move: Move) -> Answer: ...
+    def rollback(self) -> None: ...
+    async def arollback(self) -> None: ...
+
+
 class Store(Protocol):
     """The operations; see the module's own text for what each one guarantees."""
 
@@ -165,6 +182,10 @@ class Store(Protocol):
 
     async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Asynchronous twin of `insert_on`, which takes connections that are awaited as well."""
+        ...
+
+    def transaction(self) -> Transaction:
+        """Give a handler a transaction that its job's completion becomes part of, if `handler_transactions` allows."""
         ...
 
     def claim(self, want: Claim) -> list[JobRecord]:

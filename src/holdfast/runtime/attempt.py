@@ -1,9 +1,12 @@
 """One attempt in a worker's hands, from claim to settlement."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from holdfast.client.registry import Kind
+from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord
+from holdfast.port.store import Transaction
 
 
 class Stop(StrEnum):
@@ -20,7 +23,19 @@ class Stop(StrEnum):
 class Attempt:
     """A claimed job and what this worker knows about running it."""
 
-    __slots__ = ("abandoned", "begun", "job", "kind", "renewed", "runner", "settled", "stop", "stopped_at")
+    __slots__ = (
+        "abandoned",
+        "begun",
+        "job",
+        "kind",
+        "renewed",
+        "runner",
+        "settled",
+        "stop",
+        "stopped_at",
+        "transact",
+        "transaction",
+    )
 
     def __init__(self, job: JobRecord, kind: Kind | None, renewed: float) -> None:
         self.job = job
@@ -36,6 +51,19 @@ class Attempt:
         self.stopped_at = 0.0
         self.runner: object = None
         """What runs the handler now: a thread's id, a task or a child process."""
+        self.transact: Callable[[], Transaction] | None = None
+        """Where a transaction for the handler comes from."""
+        self.transaction: Transaction | None = None
+        """The transaction the handler asked for."""
+
+    def begin(self) -> Transaction:
+        """Give the handler its transaction; the same one if it asks again."""
+        if self.transaction is None:
+            if self.transact is None:
+                msg = "ctx.transaction() is for handlers that run in the worker's own process, not in one of their own."
+                raise BadInput(msg)
+            self.transaction = self.transact()
+        return self.transaction
 
     @property
     def stopping(self) -> bool:

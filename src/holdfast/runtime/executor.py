@@ -7,6 +7,7 @@ a recorded outcome; nothing that a handler does may end the worker.
 """
 
 import asyncio
+import logging
 import re
 import traceback
 from collections.abc import Callable
@@ -16,12 +17,14 @@ from holdfast.client.context import AttemptStopped, Context
 from holdfast.client.registry import Kind
 from holdfast.client.settings import Settings
 from holdfast.domain import codec, lifecycle
-from holdfast.domain.errors import BadPayload, Permanent, Snooze
+from holdfast.domain.errors import BadPayload, Permanent, Snooze, StoreError
 from holdfast.domain.job import Failure, JobRecord
-from holdfast.domain.lifecycle import Move
+from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import SECOND
+from holdfast.port.store import Transaction
 from holdfast.runtime.attempt import Attempt, Stop
 
+log = logging.getLogger("holdfast.executor")
 _LONGEST_MESSAGE = 200
 _LONGEST_TRACEBACK = 16_000
 _UNKNOWN_KIND_PAUSE = 5 * SECOND
@@ -32,30 +35,65 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e\u00a0-\ud7ff\ue000-\ufffd]")
 class Executor:
     """Decides outcomes with one application's settings. `draw` gives the randomness for jitter."""
 
-    def __init__(self, settings: Settings, draw: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: Settings, draw: Callable[[], float], transact: Callable[[], Transaction] | None = None
+    ) -> None:
         self._settings = settings
         self._retention = settings.retention
         self._draw = draw
+        self._transact = transact
 
     def call(self, attempt: Attempt) -> Move | None:
         """Run a synchronous handler and give the move that settles the attempt; None if it may not be settled any
         more.
         """
+        attempt.transact = self._transact
         try:
             fn, arguments = self.bind(attempt)
             result = fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            if attempt.transaction is not None:
+                attempt.transaction.rollback()
             return self.failed(attempt, error)
-        return self.returned(attempt, result)
+        move = self.returned(attempt, result)
+        return move if attempt.transaction is None else self._settled(attempt, attempt.transaction, move)
 
     async def acall(self, attempt: Attempt) -> Move | None:
         """Run an asynchronous handler likewise."""
+        attempt.transact = self._transact
         try:
             fn, arguments = self.bind(attempt)
             result = await fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            if attempt.transaction is not None:
+                await attempt.transaction.arollback()
             return self.failed(attempt, error)
-        return self.returned(attempt, result)
+        move = self.returned(attempt, result)
+        return move if attempt.transaction is None else await self._asettled(attempt, attempt.transaction, move)
+
+    def _settled(self, attempt: Attempt, transaction: Transaction, move: Move | None) -> Move | None:
+        """Commit a handler's transaction together with the completion; give what is left to be written."""
+        if not transaction.open or move is None or move.verb is not Verb.COMPLETE:
+            transaction.rollback()
+            return move
+        try:
+            return self._answered(attempt, transaction.settle(move))
+        except StoreError as error:
+            return self.failed(attempt, error)
+
+    async def _asettled(self, attempt: Attempt, transaction: Transaction, move: Move | None) -> Move | None:
+        if not transaction.open or move is None or move.verb is not Verb.COMPLETE:
+            await transaction.arollback()
+            return move
+        try:
+            return self._answered(attempt, await transaction.asettle(move))
+        except StoreError as error:
+            return self.failed(attempt, error)
+
+    def _answered(self, attempt: Attempt, answer: Answer) -> Move | None:
+        if answer is not Answer.OK:
+            log.warning("job %s: its transaction was undone, the completion was refused (%s)", attempt.job.id, answer)
+        return None
 
     @staticmethod
     def bind(attempt: Attempt) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -64,7 +64,7 @@ class Service:
             store=self._store,
             registry=registry,
             settings=settings,
-            executor=Executor(settings, random.random),
+            executor=Executor(settings, random.random, self._store.transaction),
             clock=clock,
             lease_id=lambda: secrets.token_hex(8),
             queues=queues,

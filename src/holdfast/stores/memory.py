@@ -11,12 +11,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.domain import lifecycle
-from holdfast.domain.errors import KeyConflict, StoreError, StoreUnavailable
+from holdfast.domain.errors import BadInput, KeyConflict, StoreError, StoreUnavailable
 from holdfast.domain.job import CLAIMABLE, TERMINAL, AttemptRecord, JobRecord, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Held, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
-from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
+from holdfast.port.store import (
+    Beat,
+    Capabilities,
+    Claim,
+    Finding,
+    Inserted,
+    InsertGroup,
+    Query,
+    Transaction,
+    WorkerRecord,
+)
 
 
 class MemoryStore:
@@ -87,6 +97,11 @@ class MemoryStore:
     async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Asynchronous twin of `insert_on`."""
         return self.insert_on(connection, group)
+
+    def transaction(self) -> Transaction:
+        """Refuse: there are no transactions here."""
+        msg = "The memory store has no transactions; ctx.transaction() needs PostgreSQL."
+        raise BadInput(msg)
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""

@@ -17,6 +17,7 @@ from holdfast.stores.postgres.trouble import AGAIN, broken, translate
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 _MOST = 4
+_MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
 _TRIES = 5
@@ -38,6 +39,8 @@ class Pool:
         self._lock = threading.Lock()
         self._pools: dict[int, ConnectionPool[Connection]] = {}
         self._closed = False
+        self._lent: list[Connection] = []
+        self._lent_by = os.getpid()
 
     def run(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
         """Do a piece of work."""
@@ -75,11 +78,44 @@ class Pool:
         except psycopg.Error as error:
             raise translate(error, self.address, sent=False) from error
 
+    @property
+    def guest_conninfo(self) -> str:
+        """How a handler's own connection is made: its statements are planned as PostgreSQL likes."""
+        if self.pooled:
+            return self.address.conninfo
+        return make_conninfo(self.address.conninfo, options="-c lock_timeout=60s -c statement_timeout=10min")
+
+    def borrow(self) -> Connection:
+        """Lend a connection to a handler until `give_back`."""
+        with self._lock:
+            while self._lent:
+                connection = self._lent.pop()
+                if not connection.closed and self._lent_by == os.getpid():
+                    return connection
+        self._pool()
+        try:
+            return self._connect(self.guest_conninfo)
+        except psycopg.Error as error:
+            raise translate(error, self.address, sent=False) from error
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a lent connection back, to lend it again."""
+        with self._lock:
+            if not self._closed and not connection.closed and len(self._lent) < _MOST_LENT:
+                self._lent_by = os.getpid()
+                self._lent.append(connection)
+                return
+        connection.close()
+
     def close(self) -> None:
         """Close every connection of this process."""
         with self._lock:
             self._closed = True
             pool = self._pools.pop(os.getpid(), None)
+            lent, self._lent = self._lent, []
+        if self._lent_by == os.getpid():
+            for connection in lent:
+                connection.close()
         if pool is not None:
             pool.close(1.0)
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.domain import lifecycle
 from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State
-from holdfast.domain.lifecycle import Move
+from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim
 
@@ -92,7 +93,9 @@ def batches(group: Sequence[tuple[str, NewJob]]) -> list[Batch]:
             before = new
         like.append(one)
     return [
-        (shared, ones[start : start + LARGEST]) for shared, ones in alike.items() for start in range(0, len(ones), LARGEST)
+        (shared, ones[start : start + LARGEST])
+        for shared, ones in alike.items()
+        for start in range(0, len(ones), LARGEST)
     ]
 
 
@@ -124,6 +127,11 @@ def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecor
         if values.get(name):
             values[name] = storable(values[name])
     return values
+
+
+def refusal(job: JobRecord | None, move: Move) -> Answer:
+    """Say why a move was not written."""
+    return Answer.ALREADY_CLAIMED if job is not None and lifecycle.holds(job, move) else lifecycle.answer(job, move)
 
 
 def storable(text: str) -> str:

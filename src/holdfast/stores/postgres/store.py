@@ -22,6 +22,7 @@ from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.settlement import Settlement, completion
+from holdfast.stores.postgres.transaction import HandlerTransaction
 from holdfast.stores.postgres.trouble import BAD_ROW
 
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP})
@@ -33,7 +34,9 @@ _FRESH = 5.0
 class PostgresStore:
     """Jobs in one schema of a database."""
 
-    capabilities = Capabilities(durable=True, shared=True, caller_transactions=True, concurrent=True, calls=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, caller_transactions=True, handler_transactions=True, concurrent=True, calls=True
+    )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
@@ -110,6 +113,10 @@ class PostgresStore:
     async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Asynchronous twin of `insert_on`, for connections that are awaited."""
         return await guests.ainsert(connection, insertion.store(group, self._given, again=False), self._sql)
+
+    def transaction(self) -> HandlerTransaction:
+        """Give a handler a transaction that its job's completion becomes part of."""
+        return HandlerTransaction(self.pool, lambda: self._given)
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""

@@ -19,12 +19,22 @@ from typing import Any
 import apsw
 
 from holdfast.domain import lifecycle
-from holdfast.domain.errors import KeyConflict, StoreError
+from holdfast.domain.errors import BadInput, KeyConflict, StoreError
 from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
-from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
+from holdfast.port.store import (
+    Beat,
+    Capabilities,
+    Claim,
+    Finding,
+    Inserted,
+    InsertGroup,
+    Query,
+    Transaction,
+    WorkerRecord,
+)
 from holdfast.stores import statements
 from holdfast.stores.sqlite import connection as files
 from holdfast.stores.sqlite import guests, inspect, rows
@@ -180,6 +190,11 @@ class SqliteStore:
     def _key_owner(self, db: Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
         owner = db.execute(SQL["key_owner"], (tenant, key, now)).fetchone()
         return None if owner is None else _read(db, owner[0])
+
+    def transaction(self) -> Transaction:
+        """Refuse: one writer at a time cannot be kept waiting by a handler."""
+        msg = "A SQLite file has no transactions for handlers; ctx.transaction() needs PostgreSQL."
+        raise BadInput(msg)
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""

@@ -1,0 +1,120 @@
+"""A handler's own transaction: what it writes and the completion of its job commit together, or neither does.
+
+The connection is the handler's until it returns. It cannot commit by itself; the worker does, after it has written the
+completion under the lease's guard in the same transaction.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from holdfast.domain.errors import BadInput
+from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.moments import Micros
+from holdfast.stores.postgres import rows, sql
+from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.settlement import Settlement, completion
+from holdfast.stores.postgres.trouble import translate
+
+AsyncConnection = psycopg.AsyncConnection[Any]
+
+
+class HandlerTransaction:
+    """One attempt's transaction: `with` in a synchronous handler, `async with` in an asynchronous one."""
+
+    def __init__(self, pool: Pool, now: Callable[[], Micros | None]) -> None:
+        self._pool = pool
+        self._now = now
+        self._db: Connection | None = None
+        self._adb: AsyncConnection | None = None
+        self._block: Any = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something to commit or to roll back."""
+        return self._block is not None
+
+    def __enter__(self) -> Connection:
+        if self._db is None:
+            self._db = self._pool.borrow()
+            self._block = self._db.transaction()
+            self._block.__enter__()
+        return self._db
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            self.rollback()
+
+    async def __aenter__(self) -> AsyncConnection:
+        if self._adb is None:
+            try:
+                self._adb = await psycopg.AsyncConnection.connect(self._pool.guest_conninfo, autocommit=True)
+            except psycopg.Error as error:
+                raise translate(error, self._pool.address, sent=False) from error
+            self._block = self._adb.transaction()
+            await self._block.__aenter__()
+        return self._adb
+
+    async def __aexit__(self, *error: object) -> None:
+        if error[0] is not None:
+            await self.arollback()
+
+    def settle(self, move: Move) -> Answer:
+        """Complete the job in the transaction and commit it; roll back if the guard does not hold."""
+        if self._db is None:
+            msg = "A transaction that was opened with `async with` is settled by awaiting."
+            raise BadInput(msg)
+        try:
+            answer = Settlement(self._db, self._pool.address.schema, self._now()).settle([move])[0]
+            if answer is Answer.OK:
+                self._block.__exit__(None, None, None)
+                self._block = None
+        except psycopg.Error as error:
+            raise translate(error, self._pool.address, sent=True) from error
+        finally:
+            self.rollback()
+        return answer
+
+    async def asettle(self, move: Move) -> Answer:
+        """Asynchronous twin of `settle`."""
+        assert self._adb is not None
+        statement = sql.statement(self._pool.address.schema, "complete")
+        try:
+            cursor = await self._adb.execute(statement, completion([move], self._now()))
+            done = bool(await cursor.fetchall())
+            if done:
+                await self._block.__aexit__(None, None, None)
+                self._block = None
+                return Answer.OK
+            found = await self._adb.execute(sql.statement(self._pool.address.schema, "read"), {"ids": [move.id]})
+            jobs = [rows.record(row) for row in await found.fetchall()]
+        except psycopg.Error as error:
+            raise translate(error, self._pool.address, sent=True) from error
+        finally:
+            await self.arollback()
+        return rows.refusal(jobs[0] if jobs else None, move)
+
+    def rollback(self) -> None:
+        """Undo what was not committed, and give the connection back."""
+        if self._db is not None:
+            db, block, self._db, self._block = self._db, self._block, None, None
+            with suppress(psycopg.Error, _Undone):
+                if block is not None:
+                    block.__exit__(_Undone, _Undone(), None)
+            self._pool.give_back(db)
+
+    async def arollback(self) -> None:
+        """Asynchronous twin of `rollback`."""
+        if self._adb is not None:
+            db, block, self._adb, self._block = self._adb, self._block, None, None
+            with suppress(psycopg.Error, _Undone):
+                if block is not None:
+                    await block.__aexit__(_Undone, _Undone(), None)
+            with suppress(psycopg.Error):
+                await db.close()
+
+
+class _Undone(Exception):
+    """Tells psycopg that a block ends without a commit."""

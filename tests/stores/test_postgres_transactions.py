@@ -1,0 +1,178 @@
+"""`ctx.transaction()`: a handler's writes and its job's completion commit together, or neither does (S24)."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.domain import lifecycle
+from holdfast.domain.job import Retention, State
+
+
+@pytest.fixture
+def bare(postgres_url: str, postgres_server: str) -> Iterator["_Effects"]:
+    """Give a connection to a database with a table of effects."""
+    table = postgres_url.rpartition("schema=")[2] + "_effects"
+    with psycopg.connect(postgres_server, autocommit=True) as db:
+        db.execute(f"CREATE TABLE {table} (n integer)")
+        db.execute(f"CREATE VIEW {table}_view AS SELECT * FROM {table}")
+        yield _Effects(db, table)
+        db.execute(f"DROP TABLE {table} CASCADE")
+
+
+class _Effects:
+    def __init__(self, db: psycopg.Connection[Any], table: str) -> None:
+        self.db = db
+        self.table = table
+        self.write = f"INSERT INTO {table} VALUES (%(n)s)"
+
+    def all(self) -> list[int]:
+        return [n for (n,) in self.db.execute(f"SELECT n FROM {self.table} ORDER BY n")]
+
+
+@pytest.fixture
+def app(postgres_url: str) -> Iterator[Holdfast]:
+    app = Holdfast(postgres_url, upkeep=0.05)
+    yield app
+    app.close()
+
+
+def test_writes_and_completion_commit_together(app: Holdfast, bare: _Effects) -> None:
+    seen: list[tuple[list[int], str]] = []
+
+    @app.job
+    def note(n: int, ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+        seen.append((bare.all(), app.get(ctx.job_id).state))
+        return n * 2
+
+    job = note.enqueue(7)
+    app.run_worker(until_idle=True)
+    assert seen == [([], "running")]
+    assert (bare.all(), job.result(timeout=1)) == ([7], 14)
+    assert list(app.store.check()) == []
+
+
+def test_an_asynchronous_handler_has_one_too(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    async def note(n: int, ctx: Context) -> str:
+        async with ctx.transaction() as db:
+            await db.execute(bare.write, {"n": n})
+        return "noted"
+
+    jobs = [note.enqueue(n) for n in range(5)]
+    app.run_worker(until_idle=True)
+    assert bare.all() == [0, 1, 2, 3, 4]
+    assert {job.result(timeout=1) for job in jobs} == {"noted"}
+
+
+def test_a_failure_after_the_block_undoes_it(app: Holdfast, bare: _Effects) -> None:
+    @app.job(permanent=(ValueError,))
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+        if n < 10:
+            raise ValueError
+
+    failing, fine = note.enqueue(1), note.enqueue(11)
+    app.run_worker(until_idle=True)
+    assert (failing.refresh().state, fine.refresh().state, bare.all()) == ("dead", "succeeded", [11])
+
+
+def test_an_error_that_the_handler_handles_undoes_the_block_only(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    def note(n: int, ctx: Context) -> str:
+        with contextlib.suppress(psycopg.Error), ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+            db.execute("SELECT 1/0")
+        return "handled"
+
+    job = note.enqueue(1)
+    app.run_worker(until_idle=True)
+    assert (job.result(timeout=1), bare.all()) == ("handled", [])
+
+
+def test_the_handler_cannot_commit_by_itself(app: Holdfast, bare: _Effects) -> None:
+    @app.job(permanent=(psycopg.ProgrammingError,))
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+            db.commit()
+
+    job = note.enqueue(1)
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, bare.all()) == ("dead", [])
+
+
+def test_a_lost_lease_undoes_it(app: Holdfast, bare: _Effects) -> None:
+    """S9: the late completion is refused, and with it goes all that the handler wrote."""
+
+    @app.job
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+        if ctx.attempt == 1:
+            (held,) = app.store.read([str(ctx.job_id)])
+            assert held is not None
+            app.store.abandon(str(held.lease_owner))
+            (late,) = app.store.expired(10)
+            app.store.commit([lifecycle.reap(late, app.store.now() + 1, Retention())])
+
+    job = note.enqueue(3)
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, job.attempt, bare.all()) == (State.SUCCEEDED, 2, [3])
+
+
+def test_it_can_be_asked_for_twice(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    def note(n: int, ctx: Context) -> None:
+        for k in range(2):
+            with ctx.transaction() as db:
+                db.execute(bare.write, {"n": n + k})
+
+    note.enqueue(1)
+    app.run_worker(until_idle=True)
+    assert bare.all() == [1, 2]
+
+
+def test_a_delivery_has_one_too(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    def note(n: int, ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+        return n
+
+    job = note.enqueue(5)
+    assert app.process(app.envelope(job.id)) == "claimed"
+    assert (job.refresh().state, bare.all()) == ("succeeded", [5])
+
+
+def test_connections_are_lent_again(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": n})
+
+    for n in range(60):
+        note.enqueue(n)
+    app.run_worker(until_idle=True)
+    assert bare.all() == list(range(60))
+
+
+def test_a_store_without_transactions_says_so() -> None:
+    app = Holdfast("memory://")
+
+    @app.job
+    def note(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+
+    job = note.enqueue()
+    app.process(app.envelope(job.id))
+    failure = job.refresh().failure
+    assert failure is not None
+    assert failure.code == "bad_input"
