@@ -1,145 +1,271 @@
 """Enqueue inside the caller's own transaction, on the caller's own connection.
 
 psycopg (blocking and asynchronous), asyncpg, SQLAlchemy (connections and sessions, of both kinds) and Django. The job
-is there if and only if the caller commits. Nobody is notified from inside the caller's transaction, because a
-notification holds up every other commit of the database; the worker that leads finds the job within a quarter of a
-second and calls the others.
+is there if and only if the caller commits; on a connection that commits each statement by itself, it is there when the
+call returns. Nobody is notified from inside the caller's transaction, because a notification holds up every other
+commit of the database; the worker that leads finds the job within a quarter of a second and calls the others.
 
-No driver is imported here: a caller who has such a connection has imported its driver already.
+A lone job needs no savepoint: a key that is taken is seen before anything is stored. That matters, because a
+transaction of more than 64 savepoints slows down the whole server.
+
+No driver is imported here but our own: whoever has another's connection has imported that driver already.
 """
 
-import inspect
-import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, LiteralString
+from contextlib import suppress
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from holdfast.domain.errors import BadInput
 from holdfast.port.store import Inserted
 from holdfast.stores.postgres.insertion import Rows, Steps
+from holdfast.stores.postgres.spelling import colons, numbered
 
 Text = Callable[[str], LiteralString]
-_PARAMETER = re.compile(r"%\((\w+)\)s")
+Execute = Callable[[str, dict[str, Any]], Rows]
+AsyncExecute = Callable[[str, dict[str, Any]], Awaitable[Rows]]
+
+_MISSING = frozenset({"3F000", "42P01", "42883", "42704"})
+"""What PostgreSQL says of a schema, a table, a function or a type that is not there."""
+_SQLALCHEMY = frozenset(
+    {
+        "sqlalchemy.engine.base.Connection",
+        "sqlalchemy.orm.session.Session",
+        "sqlalchemy.orm.scoping.scoped_session",
+    }
+)
+_SQLALCHEMY_ASYNC = frozenset(
+    {
+        "sqlalchemy.ext.asyncio.engine.AsyncConnection",
+        "sqlalchemy.ext.asyncio.session.AsyncSession",
+        "sqlalchemy.ext.asyncio.scoping.async_scoped_session",
+    }
+)
+_ASYNCPG = frozenset({"asyncpg.connection.Connection", "asyncpg.pool.PoolConnectionProxy"})
+_DJANGO = frozenset({"django.db.backends.base.base.BaseDatabaseWrapper", "django.utils.connection.ConnectionProxy"})
 
 
-def run(steps: Steps, execute: Callable[[str, dict[str, Any]], Rows]) -> list[Inserted]:
+class Bracket(NamedTuple):
+    """What goes around an insertion so that it is whole or not at all."""
+
+    begin: LiteralString
+    end: LiteralString
+    undo: tuple[LiteralString, ...]
+
+
+_TRANSACTION = Bracket("BEGIN", "COMMIT", ("ROLLBACK",))
+_SAVEPOINT = Bracket(
+    "SAVEPOINT holdfast",
+    "RELEASE SAVEPOINT holdfast",
+    ("ROLLBACK TO SAVEPOINT holdfast", "RELEASE SAVEPOINT holdfast"),
+)
+_COMMANDS = frozenset(
+    text for bracket in (_TRANSACTION, _SAVEPOINT) for text in (bracket.begin, bracket.end, *bracket.undo)
+)
+
+
+def run(steps: Steps, execute: Execute) -> list[Inserted]:
     """Carry out the steps of an insertion."""
     try:
         name, values = next(steps)
         while True:
-            name, values = steps.send(execute(name, values))
+            try:
+                rows = execute(name, values)
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again, once they have cleaned up
+                name, values = steps.throw(error)
+            else:
+                name, values = steps.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
-async def arun(steps: Steps, execute: Callable[[str, dict[str, Any]], Awaitable[Rows]]) -> list[Inserted]:
+async def arun(steps: Steps, execute: AsyncExecute) -> list[Inserted]:
     """Carry out the steps of an insertion, awaiting each."""
     try:
         name, values = next(steps)
         while True:
-            name, values = steps.send(await execute(name, values))
+            try:
+                rows = await execute(name, values)
+            except BaseException as error:  # noqa: BLE001 - the steps raise it again, once they have cleaned up
+                name, values = steps.throw(error)
+            else:
+                name, values = steps.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 def insert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
     """Store through a connection that blocks."""
-    match _family(connection):
-        case "psycopg" if isinstance(connection, psycopg.Connection):
-            nested: AbstractContextManager[Any] = connection.transaction()
-
-            def execute(name: str, values: dict[str, Any]) -> Rows:
-                with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-                    return cursor.execute(text(name), values).fetchall()
-
-        case "sqlalchemy" if not _is_async(connection):
-            from sqlalchemy import text as clause
-
-            nested = connection.begin_nested()
-
-            def execute(name: str, values: dict[str, Any]) -> Rows:
-                return connection.execute(clause(_colons(text(name))), values).fetchall()  # type: ignore[no-any-return]
-
-        case "django":
-            from django.db import transaction  # type: ignore[import-untyped]
-
-            nested = transaction.atomic(using=connection.alias)
-
-            def execute(name: str, values: dict[str, Any]) -> Rows:
-                with connection.cursor() as cursor:
-                    cursor.execute(text(name), values)
-                    return cursor.fetchall()  # type: ignore[no-any-return]
-
-        case "psycopg" | "sqlalchemy" | "asyncpg":
-            msg = f"A {type(connection).__name__} is awaited: enqueue through it with `await ….aenqueue(…)`."
-            raise BadInput(msg)
-        case _:
-            raise _stranger(connection)
-    with nested:
-        return run(steps, execute)
+    names = _classes(connection)
+    if isinstance(connection, psycopg.Connection):
+        return _on_psycopg(connection, steps, text)
+    if names & _SQLALCHEMY:
+        return _on_sqlalchemy(connection, steps, text)
+    if names & _DJANGO:
+        return _on_django(connection, steps, text)
+    if isinstance(connection, psycopg.AsyncConnection) or names & (_SQLALCHEMY_ASYNC | _ASYNCPG):
+        msg = f"A connection that is awaited ({_named(connection)}) needs `await ….aenqueue(…)` in place of enqueue."
+        raise BadInput(msg)
+    msg = (
+        "using(connection=...) takes a connection of psycopg, asyncpg, SQLAlchemy (or its session) or Django, "
+        f"not {_named(connection)}."
+    )
+    raise BadInput(msg)
 
 
 async def ainsert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
     """Store through a connection that is awaited, or that blocks."""
-    match _family(connection):
-        case "psycopg" if isinstance(connection, psycopg.AsyncConnection):
-            nested: AbstractAsyncContextManager[Any] = connection.transaction()
-
-            async def execute(name: str, values: dict[str, Any]) -> Rows:
-                async with connection.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-                    return await (await cursor.execute(text(name), values)).fetchall()
-
-        case "sqlalchemy" if _is_async(connection):
-            from sqlalchemy import text as clause
-
-            nested = connection.begin_nested()
-
-            async def execute(name: str, values: dict[str, Any]) -> Rows:
-                return (await connection.execute(clause(_colons(text(name))), values)).fetchall()  # type: ignore[no-any-return]
-
-        case "asyncpg":
-            nested = connection.transaction()
-
-            async def execute(name: str, values: dict[str, Any]) -> Rows:
-                statement, ordered = _numbered(text(name), values)
-                return [tuple(row) for row in await connection.fetch(statement, *ordered)]
-
-        case _:
-            return insert(connection, steps, text)
-    async with nested:
-        return await arun(steps, execute)
+    names = _classes(connection)
+    if isinstance(connection, psycopg.AsyncConnection):
+        return await _on_async_psycopg(connection, steps, text)
+    if names & _ASYNCPG:
+        return await _on_asyncpg(connection, steps, text)
+    if names & _SQLALCHEMY_ASYNC:
+        if not hasattr(connection, "run_sync"):  # a session of the present task, in a registry of them
+            connection = connection()
+        return await connection.run_sync(_on_sqlalchemy, steps, text)  # type: ignore[no-any-return]
+    return insert(connection, steps, text)
 
 
-def _family(connection: Any) -> str:
-    """Tell which library a connection comes from; a proxy, like Django's, is asked for what it stands for."""
-    if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
-        return "psycopg"
-    module = type(connection).__module__.partition(".")[0]
-    if module == "asgiref" or (module == "django" and hasattr(connection, "alias")):
-        return "django"
-    return module if module in ("sqlalchemy", "asyncpg") else ""
+def _on_psycopg(connection: "psycopg.Connection[Any]", steps: Steps, text: Text) -> list[Inserted]:
+    def execute(name: str, values: dict[str, Any]) -> Rows:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:  # the caller's own factory may be any
+            cursor.execute(_spelled(name, text), values or None)
+            return cursor.fetchall() if cursor.description else ()
+
+    return run(_whole(steps, alone=_psycopg_alone(connection)), execute)
 
 
-def _is_async(connection: Any) -> bool:
-    return inspect.iscoroutinefunction(connection.execute)
+async def _on_async_psycopg(connection: "psycopg.AsyncConnection[Any]", steps: Steps, text: Text) -> list[Inserted]:
+    async def execute(name: str, values: dict[str, Any]) -> Rows:
+        async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(_spelled(name, text), values or None)
+            return await cursor.fetchall() if cursor.description else ()
+
+    return await arun(_whole(steps, alone=_psycopg_alone(connection)), execute)
 
 
-def _colons(statement: str) -> str:
-    """Spell parameters as SQLAlchemy does, whatever driver is under it."""
-    return _PARAMETER.sub(r":\1", statement.replace(":", r"\:"))
+async def _on_asyncpg(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+    async def execute(name: str, values: dict[str, Any]) -> Rows:
+        if name in _COMMANDS:
+            await connection.execute(name)
+            return ()
+        statement, ordered = numbered(text(name), values)
+        return [tuple(row) for row in await connection.fetch(statement, *ordered)]
+
+    return await arun(_whole(steps, alone=not connection.is_in_transaction()), execute)
 
 
-def _numbered(statement: str, values: dict[str, Any]) -> tuple[str, list[Any]]:
-    """Spell parameters as asyncpg does."""
-    names = list(dict.fromkeys(_PARAMETER.findall(statement)))
-    places = {name: f"${number}" for number, name in enumerate(names, 1)}
-    return _PARAMETER.sub(lambda match: places[match[1]], statement), [values[name] for name in names]
+def _on_sqlalchemy(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+    from sqlalchemy import text as clause
+
+    if not _classes(connection) & {"sqlalchemy.engine.base.Connection"}:
+        connection = connection.connection()  # a session's
+    _require_postgresql(connection.dialect.name)
+
+    def execute(name: str, values: dict[str, Any]) -> Rows:
+        answer = connection.execute(clause(colons(_spelled(name, text))), values)
+        return answer.fetchall() if answer.returns_rows else ()
+
+    fairy = connection.connection
+    alone = getattr(fairy.dbapi_connection, "autocommit", False) and not _has_begun(fairy.driver_connection)
+    return run(_whole(steps, alone=alone), execute)
 
 
-def _stranger(connection: Any) -> BadInput:
-    return BadInput(
-        f"using(connection=...) takes a connection of psycopg, asyncpg, SQLAlchemy or Django, "
-        f"not {type(connection).__name__}."
-    )
+def _on_django(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+    _require_postgresql(connection.vendor)
+
+    def execute(name: str, values: dict[str, Any]) -> Rows:
+        with connection.cursor() as cursor:
+            cursor.execute(_spelled(name, text), values or None)
+            return cursor.fetchall() if cursor.description else ()
+
+    alone = connection.get_autocommit() and not _has_begun(connection.connection)
+    return run(_whole(steps, alone=alone), execute)
+
+
+def _whole(steps: Steps, *, alone: bool) -> Steps:
+    """Put around the steps what keeps them together: nothing, if they cannot come apart.
+
+    `alone` says that the connection is in no transaction and would commit each statement by itself.
+    """
+    try:
+        first = next(steps)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    bracket = _TRANSACTION if alone else _SAVEPOINT if len(first[1].get("tenants", ())) > 1 else None
+    if bracket is not None:
+        yield bracket.begin, {}
+    try:
+        done = yield from _from(steps, first)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if bracket is not None:
+            with suppress(Exception):  # the connection is gone, and what was done on it too
+                for command in bracket.undo:
+                    yield command, {}
+        if _sqlstate(error) in _MISSING:
+            reason = (str(error).strip().splitlines() or [""])[0].removesuffix(".")
+            msg = (
+                "The connection given to using(connection=...) does not lead to the database in which this "
+                f"application keeps its jobs ({reason})."
+            )
+            raise BadInput(msg) from error
+        raise
+    if bracket is not None:
+        yield bracket.end, {}
+    return done
+
+
+def _from(steps: Steps, first: tuple[str, dict[str, Any]]) -> Steps:
+    """Carry on with steps of which the first was asked for already."""
+    try:
+        request = steps.send((yield first))
+        while True:
+            request = steps.send((yield request))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _psycopg_alone(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    return connection.autocommit and not _has_begun(connection)
+
+
+def _has_begun(driver: Any) -> bool:
+    """Tell whether a driver's own connection is inside a transaction."""
+    if hasattr(driver, "is_in_transaction"):
+        return bool(driver.is_in_transaction())
+    return driver is not None and driver.info.transaction_status != TransactionStatus.IDLE
+
+
+def _spelled(name: str, text: Text) -> LiteralString:
+    return name if name in _COMMANDS else text(name)
+
+
+def _classes(connection: Any) -> set[str]:
+    """Name an object's classes: it may be of a subclass of the application's own."""
+    return {f"{each.__module__}.{each.__qualname__}" for each in type(connection).__mro__}
+
+
+def _named(connection: Any) -> str:
+    return f"{type(connection).__module__.partition('.')[0]}'s {type(connection).__name__}"
+
+
+def _require_postgresql(found: str) -> None:
+    if found != "postgresql":
+        msg = f"The connection given to using(connection=...) is to {found}, but the jobs are kept in PostgreSQL."
+        raise BadInput(msg)
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    """Find PostgreSQL's code in an error of any driver; SQLAlchemy and Django wrap the driver's own."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if code := getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None):
+            return str(code)
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return None

@@ -1,11 +1,14 @@
 """Looking around: listings for people, and the checks that only the engine can make."""
 
+from collections.abc import Iterator, Mapping
+
 from holdfast.domain.job import JobRecord
 from holdfast.port.store import Finding, Query
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.pool import Connection
 
-_PLACES = ("created", "waiting", "running", "outcome")
+_MANY = 100_000
+"""So many waiting jobs are no longer sorted to find the newest of them."""
 _STATE = {
     "created": "'created' = %(state)s",
     "waiting": "coalesce((place.past).state, 'queued') = %(state)s",
@@ -33,14 +36,30 @@ def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
     if query.state is not None:
         wanted["state"] = query.state.value
     found: list[JobRecord] = []
-    for place in _PLACES if query.state is None else (rows.place_of(query.state),):
-        filters = [text for name, text in _FILTERS.items() if name in wanted]
-        if query.state is not None:
-            filters.append("place.state = 'dead'" if query.state == "dead" else _STATE[place])
-        if query.error_code is not None:
-            filters.append(_ERROR[place])
-        found += map(rows.record, db.execute(sql.find(schema, place, tuple(filters)), wanted))
+    for place in sql.PLACES if query.state is None else (rows.place_of(query.state),):
+        filters = tuple(_filters(query, place, wanted))
+        if place == "waiting" and _many_wait(db, schema):
+            found += map(
+                rows.record, db.execute(sql.find(schema, place, (*filters, "(place.past).version IS NOT NULL")), wanted)
+            )
+            walking = tuple(text.replace("place.job_id", "job.id").replace("place.", "untouched.") for text in filters)
+            found += map(rows.record, db.execute(sql.find_untouched(schema, walking), wanted))
+        else:
+            found += map(rows.record, db.execute(sql.find(schema, place, filters), wanted))
     return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
+
+
+def _filters(query: Query, place: str, wanted: Mapping[str, object]) -> Iterator[str]:
+    yield from (text for name, text in _FILTERS.items() if name in wanted)
+    if query.state is not None:
+        yield "place.state = 'dead'" if query.state == "dead" else _STATE[place]
+    if query.error_code is not None:
+        yield _ERROR[place]
+
+
+def _many_wait(db: Connection, schema: str) -> bool:
+    counts = db.execute(sql.statement(schema, "counts"))
+    return sum(jobs for _, state, jobs in counts if state in ("queued", "retrying")) > _MANY
 
 
 def check(db: Connection, schema: str) -> list[Finding]:

@@ -120,6 +120,7 @@ def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecor
     values["state"] = after.state.value
     values["state_before"] = before.state.value
     values["seen"] = before.version
+    values["available_before"] = before.available_at
     values["step"], values["step_result"] = move.step, move.result
     if ended is not None:
         values.update({f"ended_{name}": value for name, value in ended._asdict().items()})

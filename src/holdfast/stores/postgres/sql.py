@@ -8,11 +8,28 @@ from holdfast.stores import statements
 from holdfast.stores.postgres.rows import place_of
 
 _RAW = statements.load("holdfast.stores.postgres", "statements.sql")
-_PLACES = ("created", "waiting", "running", "outcome")
+PLACES = ("created", "waiting", "running", "outcome")
+_IDS = "ANY (CAST(%(ids)s AS uuid[]))"
+_OF = "{schema}.%s AS place JOIN {schema}.job ON job.id = place.job_id"
+_UNTOUCHED = "{schema}.job JOIN {schema}.waiting AS untouched ON {untouched}"
+
+
+def _select(place: str, source: str, condition: str) -> str:
+    columns = f"{{{place}_columns}}"
+    if source is _UNTOUCHED:
+        columns, place = "{untouched_columns}", "untouched"
+    return f"SELECT {columns} FROM {source % place if '%' in source else source}\nWHERE {condition}"  # noqa: S608 - constants
+
+
 _READ = "\nUNION ALL\n".join(
-    f"SELECT {{{place}_columns}} FROM {{schema}}.{place} AS place JOIN {{schema}}.job ON job.id = place.job_id\n"  # noqa: S608 - constants
-    "WHERE place.job_id = ANY (CAST(%(ids)s AS uuid[]))"
-    for place in _PLACES
+    [
+        *(
+            _select(place, _OF, "place.job_id = ANY (CAST(%(ids)s AS uuid[]))")
+            for place in ("created", "running", "outcome")
+        ),
+        _select("waiting", _OF, "place.job_id = ANY (CAST(%(ids)s AS uuid[])) AND (place.past).version IS NOT NULL"),
+        _select("waiting", _UNTOUCHED, "job.id = ANY (CAST(%(ids)s AS uuid[]))"),
+    ]
 )
 
 
@@ -40,16 +57,21 @@ def write(schema: str, before: State, after: State, *, attempt: bool, step: bool
 @cache
 def find(schema: str, place: str, filters: tuple[str, ...]) -> LiteralString:
     """Give the statement that lists the jobs of one place, newest first."""
-    text = (
-        f"SELECT {{{place}_columns}} FROM {{schema}}.{place} AS place JOIN {{schema}}.job ON job.id = place.job_id\n"  # noqa: S608 - constants
-        f"WHERE {' AND '.join((*filters, 'TRUE'))} ORDER BY place.job_id DESC LIMIT %(limit)s"
-    )
-    return _fill(text, schema, "")
+    text = _select(place, _OF, " AND ".join((*filters, "TRUE")))
+    return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
+
+
+@cache
+def find_untouched(schema: str, filters: tuple[str, ...]) -> LiteralString:
+    """Give the statement that lists untouched jobs by walking all jobs, which pays when most of the newest wait."""
+    text = _select("waiting", _UNTOUCHED, " AND ".join((*filters, "TRUE")))
+    return _fill(f"{text}\nORDER BY job.id DESC LIMIT %(limit)s", schema, "")
 
 
 def _fill(text: str, schema: str, lanes: str) -> LiteralString:
-    parts = {**_RAW, "read": _READ, "lanes": _RAW.get(lanes, "")}
-    for _ in range(4):
-        for name in ("lanes", "ranks", "taken", "read", *(f"{place}_columns" for place in _PLACES), "envelope"):
-            text = text.replace(f"{{{name}}}", parts[name])
+    untouched = _RAW["waiting_columns"].replace("place.", "untouched.")
+    parts = {**_RAW, "read": _READ, "lanes": _RAW.get(lanes, ""), "untouched_columns": untouched}
+    columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
+    for name in ("lanes", "ranks", "taken", "read", *columns, "untouched", "envelope"):
+        text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)

@@ -57,11 +57,11 @@ input AS MATERIALIZED (
 ),
 stored AS (
   INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key,
-                            created_at, steps_total)
+                            created_at, steps_total, due_at)
   SELECT input.id, CAST(%(kind)s AS text), CAST(%(queue)s AS text), CAST(%(tenant)s AS text), CAST(%(user)s AS text),
     CAST(%(priority)s AS integer), input.payload, CAST(%(retry)s AS text), CAST(%(max_attempts)s AS integer),
     CAST(%(crash_cap)s AS integer), CAST(%(trigger)s AS text), CAST(%(trace_id)s AS text), input.key, input.now,
-    CAST(%(steps_total)s AS integer)
+    CAST(%(steps_total)s AS integer), input.available_at
   FROM input
 ),
 created AS (
@@ -177,11 +177,19 @@ picked AS MATERIALIZED (
 -- What a claim got whose answer never came.
 SELECT {running_columns} FROM {schema}.running AS place JOIN {schema}.job ON job.id = place.job_id WHERE place.lease_id = %(lease_id)s
 
+-- name: untouched
+untouched.queue = job.queue AND untouched.rank = - CAST(job.priority AS bigint) AND untouched.available_at = job.due_at
+        AND untouched.job_id = job.id AND (untouched.past).version IS NULL
+
 -- name: claim_one
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 picked AS MATERIALIZED (
   SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
-  WHERE waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
+  WHERE waiting.ctid = ANY (ARRAY(
+      SELECT untouched.ctid FROM {schema}.job JOIN {schema}.waiting AS untouched ON {untouched} WHERE job.id = CAST(%(id)s AS uuid)
+      UNION ALL
+      SELECT touched.ctid FROM {schema}.waiting AS touched WHERE touched.job_id = CAST(%(id)s AS uuid) AND (touched.past).version IS NOT NULL
+    )) AND waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
     AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
     AND waiting.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
   FOR UPDATE SKIP LOCKED
@@ -252,7 +260,10 @@ gone AS (DELETE FROM {schema}.created WHERE job_id = CAST(%(id)s AS uuid) AND %(
 
 -- name: write_from_waiting
 gone AS (
-  DELETE FROM {schema}.waiting WHERE job_id = CAST(%(id)s AS uuid) AND coalesce((past).version, 1) = CAST(%(seen)s AS integer) RETURNING job_id
+  DELETE FROM {schema}.waiting
+  WHERE queue = CAST(%(queue)s AS text) AND rank = - CAST(%(priority)s AS bigint) AND available_at = CAST(%(available_before)s AS bigint)
+    AND job_id = CAST(%(id)s AS uuid) AND coalesce((past).version, 1) = CAST(%(seen)s AS integer)
+  RETURNING job_id
 )
 
 -- name: write_from_running

@@ -21,7 +21,8 @@ CREATE TABLE {schema}.job (
   trace_id     text,
   key          text    COLLATE "C",
   created_at   bigint  NOT NULL,
-  steps_total  integer NOT NULL
+  steps_total  integer NOT NULL,
+  due_at       bigint  NOT NULL  -- when it may first start; with queue and priority it leads to the row in `waiting`
 );
 CREATE INDEX job_key_history ON {schema}.job (key) WHERE key IS NOT NULL;
 
@@ -49,7 +50,8 @@ CREATE TABLE {schema}.waiting (
   past         {schema}.past
 );
 CREATE INDEX waiting_order ON {schema}.waiting (queue, rank, available_at, job_id);
-CREATE UNIQUE INDEX waiting_job ON {schema}.waiting (job_id);
+-- An untouched job is found through what `job` says of it, so that storing one costs one index and not two.
+CREATE UNIQUE INDEX waiting_touched ON {schema}.waiting (job_id) WHERE (past).version IS NOT NULL;
 CREATE INDEX waiting_expiring ON {schema}.waiting (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE {schema}.running (

@@ -44,7 +44,7 @@ BEGIN
     END IF;
   END IF;
   INSERT INTO {schema}.job VALUES (job_id, kind, queue, coalesce(tenant, ''), "user", priority, payload::text, retry, max_attempts, 3, 'manual',
-                                   trace_id, key, now, 0);
+                                   trace_id, key, now, 0, due);
   INSERT INTO {schema}.waiting VALUES (queue, -priority::bigint, due, job_id, NULL, NULL);
   INSERT INTO {schema}.tally VALUES (queue, 'queued', 1);
   RETURN job_id;
