@@ -319,7 +319,10 @@ class Holdfast:
 
     def _open_another(self) -> Store:
         """Open a further connection for a worker's own thread; stores that one process keeps are shared instead."""
-        return open_store(self.url, self._given_clock) if self.store.capabilities.shared else self.store
+        unopened = self._opened is None and not self.url.startswith("memory:")
+        if unopened or self.store.capabilities.shared:
+            return open_store(self.url, self._given_clock)
+        return self.store
 
     def _inserting(self) -> Inserter:
         if self._inserter is None or self._pid != os.getpid():

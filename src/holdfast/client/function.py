@@ -39,6 +39,8 @@ class JobFunction(Generic[P, R]):
         self._app = app
         self._fn = fn
         self._options = options
+        self._chosen = options.new_job(kind, "")[2:]
+        """All of a job but its kind and payload: made once, for every job that is enqueued with these options."""
         self.kind = kind
         update_wrapper(self, fn)
 
@@ -60,9 +62,9 @@ class JobFunction(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Validate the arguments and give a job to be enqueued later."""
-        kind, options = self.kind, self._options
+        kind = self.kind
         payload = kind.binder.encode(args, kwargs, self._app.max_payload)
-        return Prepared(options.new_job(kind, payload), options.connection)
+        return Prepared(NewJob._make((kind.name, payload, *self._chosen)), self._options.connection)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will run this function; returns once it is durable."""

@@ -58,7 +58,10 @@ class Inserter:
         self._store = store
         self._ids = ids
         self._turn = threading.Lock()
-        """Held by whoever writes; only its holder takes tickets or makes ids."""
+        """Held by whoever writes; only its holder takes tickets."""
+        self._naming = threading.Lock()
+        """Held while ids are made, and never while anything is written: whoever enqueues in a transaction of its own
+        may be what the writer waits for."""
         self._pending: deque[Ticket] = deque()
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
@@ -91,7 +94,7 @@ class Inserter:
     def _write_own(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Write for nobody but oneself: the common case, and the shortest way."""
         try:
-            (outcome,) = self._store.insert([list(zip(self._ids.take(len(jobs)), jobs, strict=True))])
+            (outcome,) = self._store.insert([self.group(jobs)])
         finally:
             self._pass_on()
         if isinstance(outcome, KeyConflict):
@@ -110,9 +113,12 @@ class Inserter:
         return ticket.answer()
 
     def group(self, jobs: Sequence[NewJob]) -> InsertGroup:
-        """Give each job its id, for a caller who stores them by other means."""
-        with self._turn:
-            return list(zip(self._ids.take(len(jobs)), jobs, strict=True))
+        """Give each job its id."""
+        return list(zip(self._take(len(jobs)), jobs, strict=True))
+
+    def _take(self, count: int) -> list[str]:
+        with self._naming:
+            return self._ids.take(count)
 
     def _pass_on(self) -> None:
         """Give up the turn; if somebody came meanwhile, to the first of them."""
@@ -137,7 +143,7 @@ class Inserter:
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST_GROUPS))]
         if not batch:
             return
-        ids = iter(self._ids.take(sum(len(ticket.jobs) for ticket in batch)))
+        ids = iter(self._take(sum(len(ticket.jobs) for ticket in batch)))
         groups = [[(next(ids), job) for job in ticket.jobs] for ticket in batch]
         try:
             outcomes: Sequence[list[Inserted] | BaseException] = self._store.insert(groups)

@@ -93,6 +93,12 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
+class StoreUnreachable(StoreUnavailable):
+    """Nobody answers at the store's address; a worker waits for it."""
+
+    code = "store_unreachable"
+
+
 class StoreUnusable(StoreError):
     """The store is not one this version can work with; asking again will not help."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
-from holdfast.domain.errors import StoreError
+from holdfast.domain.errors import StoreError, StoreUnreachable
 from holdfast.domain.moments import SECOND
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store, WorkerRecord
@@ -31,11 +31,26 @@ from holdfast.runtime.worker import Queues, Worker
 log = logging.getLogger("holdfast.service")
 _HAND_IN = 0.45
 """Seconds kept for handing in the last outcomes, whatever the store does."""
+_FIRST_PAUSE, _LAST_PAUSE = 0.2, 5.0
 
 
 def worker_id() -> str:
     """Make a name for this worker process that nobody else has."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+def _patiently(open_store: Callable[[], Store]) -> Store:
+    """Open a store, waiting for a server that is not there yet."""
+    pause, told = _FIRST_PAUSE, ""
+    while True:
+        try:
+            return open_store()
+        except StoreUnreachable as error:
+            if str(error) != told:
+                log.error("%s Trying again.", error)  # noqa: TRY400 - a sentence, not a traceback
+            told = str(error)
+            threading.Event().wait(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
 
 
 class Service:
@@ -56,7 +71,7 @@ class Service:
         self._settings = settings
         self._clock = clock
         self._registry = registry
-        self._store = open_store()
+        self._store = _patiently(open_store)
         self._side_store = self._store if self._store.capabilities.concurrent else open_store()
         self._started_at = self._store.now()
         self.worker = Worker(

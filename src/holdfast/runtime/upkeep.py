@@ -17,6 +17,8 @@ from holdfast.port.store import Store
 
 log = logging.getLogger("holdfast.upkeep")
 BATCH = 500
+_SELDOM = 5
+"""Of so many rounds, one looks for what is in no hurry."""
 UNSUBMITTED_AFTER: Micros = 5 * SECOND
 
 
@@ -58,6 +60,7 @@ class Upkeep:
         self._stop = threading.Event()
         self._term = 3 * settings.upkeep
         self._lead_until: Micros = 0
+        self._rounds = 0
         self.thread = threading.Thread(target=self._live, name="holdfast-upkeep", daemon=True)
 
     def start(self) -> None:
@@ -72,11 +75,10 @@ class Upkeep:
         """Do what there is to do, if this worker leads."""
         if not self._leads():
             return
-        tasks: tuple[Callable[[], int], ...] = (
-            lambda: reap(self._store, self._settings),
-            lambda: resubmit(self._store),
-            lambda: purge(self._store),
-        )
+        tasks: list[Callable[[], int]] = [lambda: reap(self._store, self._settings)]
+        if self._rounds % _SELDOM == 0:
+            tasks += [lambda: resubmit(self._store), lambda: purge(self._store)]
+        self._rounds += 1
         for task in tasks:
             while task() >= BATCH and not self._stop.is_set():
                 pass

@@ -84,13 +84,15 @@ class Bell:
         with suppress(OSError):
             self._wake.send(b"!")
 
-    def proclaim(self, role: str, owner: str, term: float) -> None:
-        """Tell everybody who leads, so that nobody need ask; and look on their behalf from now on."""
+    def led(self, role: str, owner: str | None, term: float, crowd: int | None) -> None:
+        """Learn who leads. If it is us: tell everybody, so that nobody need ask, and look on their behalf."""
+        if owner is None or crowd is None:
+            self._leaders[role] = ("somebody", time.monotonic() + term)
+            return
+        self._leaders.pop(role, None)
         self._leads_until = time.monotonic() + term
-        with suppress(StoreError):
-            ((crowd,),) = self._pool.run(lambda db: db.execute(self._sql("crowd")).fetchall())
-            self._crowd = max(1, crowd)
-            self._send(f"!{role}\n{owner}\n{term}\n{crowd}")
+        self._crowd = max(1, crowd)
+        self._send(f"!{role}\n{owner}\n{term}\n{crowd}")
 
     def led_by_another(self, role: str, owner: str) -> bool:
         """Tell whether somebody else is known to lead."""

@@ -59,7 +59,7 @@ def _filters(query: Query, place: str, wanted: Mapping[str, object]) -> Iterator
 
 def _many_wait(db: Connection, schema: str) -> bool:
     counts = db.execute(sql.statement(schema, "counts"))
-    return sum(jobs for _, state, jobs in counts if state in ("queued", "retrying")) > _MANY
+    return bool(sum(jobs for _, state, jobs in counts if state in ("queued", "retrying")) > _MANY)
 
 
 def check(db: Connection, schema: str) -> list[Finding]:

@@ -414,7 +414,7 @@ SELECT record FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS b
 INSERT INTO {schema}.role AS held VALUES (%(name)s, %(owner)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(term)s AS bigint))
 ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
 WHERE held.owner = excluded.owner OR held.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
-RETURNING owner
+RETURNING (SELECT count(*) FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS bigint), {schema}.micros()))
 
 -- name: next_due
 WITH {lanes},
@@ -434,9 +434,6 @@ SELECT DISTINCT lane.queue FROM lane CROSS JOIN LATERAL (
   WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
   ORDER BY waiting.available_at LIMIT 1
 ) AS first
-
--- name: crowd
-SELECT count(*) FROM {schema}.worker WHERE expires_at > {schema}.micros()
 
 -- name: notify
 -- Nothing is lost with a notification, so its commit need not wait for the disk.

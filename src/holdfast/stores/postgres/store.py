@@ -245,12 +245,18 @@ class PostgresStore:
 
     def expired(self, limit: int) -> list[JobRecord]:
         """List jobs that time has run out on."""
-        now = self.now()
-        late = self._all("expired_leases", {"now": self._given, "mark": self._reaped, "limit": limit})
+        now, given = self.now(), self._given
+
+        def work(db: Connection) -> tuple[list[Any], list[Any]]:
+            with db.pipeline():
+                late = db.execute(self._sql("expired_leases"), {"now": given, "mark": self._reaped, "limit": limit})
+                overdue = db.execute(self._sql("overdue"), {"now": given, "limit": limit})
+            return late.fetchall(), overdue.fetchall()
+
+        late, overdue = self.pool.run(work, writes=False)
         if not late:
             self._reaped = max(self._reaped, now - MINUTE)
-        overdue = self._all("overdue", {"now": self._given, "limit": limit - len(late)}) if len(late) < limit else []
-        return [rows.record(row) for row in (*late, *overdue)]
+        return [rows.record(row) for row in (*late, *overdue)][:limit]
 
     def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
         """List jobs that have been `created` for longer than this."""
@@ -301,11 +307,10 @@ class PostgresStore:
         """Take or keep a role for a term; asked for only when no leader has been heard of for that long."""
         if self._clock is None and self._bell.led_by_another(role, owner):
             return False
-        parameters = {"name": role, "owner": owner, "now": self._given, "term": term}
-        leads = bool(self._all("lead", parameters))
-        if leads and self._clock is None:
-            self._bell.proclaim(role, owner, term / 1_000_000)
-        return leads
+        crowd = self._all("lead", {"name": role, "owner": owner, "now": self._given, "term": term})
+        if self._clock is None:
+            self._bell.led(role, owner if crowd else None, term / 1_000_000, crowd[0][0] if crowd else None)
+        return bool(crowd)
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
         """Give the instant when a job can next be claimed."""
@@ -323,14 +328,14 @@ class PostgresStore:
         return due, now
 
     def _callable(self) -> tuple[list[str], float | None]:
-        """Name the queues that have a job to be claimed; tell in how many seconds the next one comes due."""
+        """Name the queues that have a job to be claimed; or tell in how many seconds the next one comes due."""
+        due, now = self._next_due(None)
+        if due is None or due > now:
+            return [], None if due is None else (due - now) / 1_000_000
         text = self._sql("callable", "all_lanes")
         parameters: dict[str, Any] = {"now": self._given, "limit": 1, "full": []}
-        queues = [queue for (queue,) in self.pool.run(lambda db: db.execute(text, parameters).fetchall(), writes=False)]
-        if queues:
-            return queues, None
-        due, now = self._next_due(None)
-        return [], None if due is None else max(0.0, (due - now) / 1_000_000)
+        found = self.pool.run(lambda db: db.execute(text, parameters).fetchall(), writes=False)
+        return [queue for (queue,) in found], None
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until called, or until the timeout."""

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from holdfast.domain.errors import CommitUnknown, StoreError, StoreUnavailable, StoreUnusable
+from holdfast.domain.errors import CommitUnknown, StoreError, StoreUnavailable, StoreUnreachable, StoreUnusable
 from holdfast.stores.postgres.address import Address
 
 AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)
@@ -31,7 +31,7 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
         case PoolClosed():
             return StoreUnavailable(f"The store on {where} is closed.")
         case PoolTimeout() | TooManyRequests():
-            return StoreUnavailable(f"PostgreSQL at {where} cannot be reached.")
+            return StoreUnreachable(f"PostgreSQL at {where} cannot be reached.")
         case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
             return StoreUnusable(f"PostgreSQL at {where} refused the user or the password.")
         case errors.InvalidCatalogName():
@@ -51,7 +51,7 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
         case psycopg.Error() if broken(error, None):
             if sent:
                 return CommitUnknown(f"The connection to {where} broke while committing; it is safe to ask again.")
-            return StoreUnavailable(f"PostgreSQL at {where} cannot be reached{_reason(error)}.")
+            return _unreachable(where, error)
         case _:
             return StoreError(f"PostgreSQL refused: {_first_line(error)}.")
 
@@ -63,12 +63,15 @@ def missing(address: Address) -> StoreUnusable:
     )
 
 
-def _reason(error: Exception) -> str:
+def _unreachable(where: str, error: Exception) -> StoreError:
     text = str(error).lower()
+    if "password authentication failed" in text or "no password supplied" in text:
+        return StoreUnusable(f"PostgreSQL at {where} refused the user or the password.")
+    if "does not exist" in text:
+        return StoreUnusable(f"PostgreSQL at {where} knows no such database or user.")
     for sign, reason in (
-        ("password authentication failed", ": the user or the password is wrong"),
-        ("no password supplied", ": it asks for a password"),
         ("refused", ": the connection was refused"),
+        ("no such file", ": there is no server at this socket"),
         ("could not translate host name", ": the host is not known"),
         ("name or service not known", ": the host is not known"),
         ("starting up", ": it is starting up"),
@@ -76,8 +79,8 @@ def _reason(error: Exception) -> str:
         ("timeout", ": it did not answer in time"),
     ):
         if sign in text:
-            return reason
-    return ""
+            return StoreUnreachable(f"PostgreSQL at {where} cannot be reached{reason}.")
+    return StoreUnreachable(f"PostgreSQL at {where} cannot be reached.")
 
 
 def _first_line(error: Exception) -> str:
