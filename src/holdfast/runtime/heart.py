@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.heart")
 _STOP_GRACE = 2.0
 """Seconds a handler has to stop after it was asked to, before its attempt is settled without it."""
 _RETRY = 1.0
-ENLIST: Micros = 20 * SECOND
+ENLIST: Micros = 40 * SECOND
 """How often a worker with nothing in hand tells that it is there: two hundred of them must not keep a store busy."""
 
 

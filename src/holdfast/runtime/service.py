@@ -39,7 +39,7 @@ def worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-def _patiently(open_store: Callable[[], Store]) -> Store:
+def patiently(open_store: Callable[[], Store]) -> Store:
     """Open a store, waiting for a server that is not there yet."""
     pause, told = _FIRST_PAUSE, ""
     while True:
@@ -71,7 +71,7 @@ class Service:
         self._settings = settings
         self._clock = clock
         self._registry = registry
-        self._store = _patiently(open_store)
+        self._store = patiently(open_store)
         self._side_store = self._store if self._store.capabilities.concurrent else open_store()
         self._started_at = self._store.now()
         self.worker = Worker(

@@ -10,6 +10,7 @@ the more seldom the longer there was nothing.
 """
 
 import os
+import random
 import select
 import socket
 import threading
@@ -29,6 +30,8 @@ Due = Callable[[], tuple[list[str], float | None]]
 _DEBOUNCE = 0.01
 _LOOK = 0.25
 """Seconds between two looks of the leader."""
+_ASK = 0.2
+"""Seconds between two questions for the lead, whoever of the crowd asks."""
 _HEED = 8
 """How many of a crowd heed a wake-up."""
 _SOONEST, _LATEST = 0.1, 3.0
@@ -61,7 +64,7 @@ class Bell:
         self._rung = threading.Event()
         self._herald: threading.Thread | None = None
         self._crowd = 1
-        self._leaders: dict[str, tuple[str, float]] = {}
+        self._led_until: dict[str, float] = {}
         self._leads_until = 0.0
         self._next_look = 0.0
         self._quiet_since = time.monotonic()
@@ -84,20 +87,22 @@ class Bell:
         with suppress(OSError):
             self._wake.send(b"!")
 
-    def led(self, role: str, owner: str | None, term: float, crowd: int | None) -> None:
-        """Learn who leads. If it is us: tell everybody, so that nobody need ask, and look on their behalf."""
-        if owner is None or crowd is None:
-            self._leaders[role] = ("somebody", time.monotonic() + term)
-            return
-        self._leaders.pop(role, None)
-        self._leads_until = time.monotonic() + term
-        self._crowd = max(1, crowd)
-        self._send(f"!{role}\n{owner}\n{term}\n{crowd}")
+    def told_leader(self, role: str, *, leads: bool, term: float, crowd: int) -> None:
+        """Learn whether we lead, and then look on everybody's behalf; or else when to ask again.
 
-    def led_by_another(self, role: str, owner: str) -> bool:
-        """Tell whether somebody else is known to lead."""
-        leader, until = self._leaders.get(role, ("", 0.0))
-        return leader not in ("", owner) and time.monotonic() < until
+        The more there are, the less often each asks: somebody soon does.
+        """
+        now = time.monotonic()
+        self._crowd = max(1, crowd)
+        if leads:
+            self._led_until.pop(role, None)
+            self._leads_until = now + term
+        else:
+            self._led_until[role] = now + max(term, crowd * _ASK) * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def knows_leader(self, role: str) -> bool:
+        """Tell whether somebody else leads, as far as is known."""
+        return time.monotonic() < self._led_until.get(role, 0.0)
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until rung for one of these queues, or until the timeout."""
@@ -192,11 +197,6 @@ class Bell:
 
     def _heed(self, message: str, queues: Sequence[str] | None) -> bool:
         """Tell whether a notification is for us."""
-        if message.startswith("!"):
-            role, owner, term, crowd = message[1:].split("\n")
-            self._leaders[role] = (owner, time.monotonic() + float(term))
-            self._crowd = max(1, int(crowd))
-            return False
         called, _, nonce = message.rpartition("\n")
         if called != _ANY and queues is not None and set(queues).isdisjoint(called.split("\n")):
             return False

@@ -411,10 +411,15 @@ DELETE FROM {schema}.worker WHERE id = %(id)s OR expires_at <= coalesce(CAST(%(n
 SELECT record FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS bigint), {schema}.micros()) ORDER BY id
 
 -- name: lead
-INSERT INTO {schema}.role AS held VALUES (%(name)s, %(owner)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(term)s AS bigint))
-ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
-WHERE held.owner = excluded.owner OR held.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
-RETURNING (SELECT count(*) FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS bigint), {schema}.micros()))
+-- Tells whether the role is ours now, and how many workers there are: the more, the less often each need ask.
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+taken AS (
+  INSERT INTO {schema}.role AS held SELECT %(name)s, %(owner)s, clock.now + CAST(%(term)s AS bigint) FROM clock
+  ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
+  WHERE held.owner = excluded.owner OR held.expires_at <= (SELECT now FROM clock)
+  RETURNING owner
+)
+SELECT EXISTS (SELECT FROM taken), (SELECT count(*) FROM {schema}.worker, clock WHERE worker.expires_at > clock.now)
 
 -- name: next_due
 WITH {lanes},

@@ -27,7 +27,7 @@ from holdfast.stores.postgres.trouble import BAD_ROW
 
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP})
 """After these, somebody who waits may have something to do."""
-_FRESH = 5.0
+_FRESH = 60.0
 """Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
 
 
@@ -304,13 +304,13 @@ class PostgresStore:
         return [w._replace(queues=w.queues and tuple(w.queues), kinds=tuple(w.kinds)) for w in found]
 
     def lead(self, role: str, owner: str, term: Micros) -> bool:
-        """Take or keep a role for a term; asked for only when no leader has been heard of for that long."""
-        if self._clock is None and self._bell.led_by_another(role, owner):
+        """Take or keep a role for a term; who was refused does not ask again before the term can be over."""
+        if self._clock is None and self._bell.knows_leader(role):
             return False
-        crowd = self._all("lead", {"name": role, "owner": owner, "now": self._given, "term": term})
+        ((leads, crowd),) = self._all("lead", {"name": role, "owner": owner, "now": self._given, "term": term})
         if self._clock is None:
-            self._bell.led(role, owner if crowd else None, term / 1_000_000, crowd[0][0] if crowd else None)
-        return bool(crowd)
+            self._bell.told_leader(role, leads=leads, term=term / 1_000_000, crowd=crowd)
+        return bool(leads)
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
         """Give the instant when a job can next be claimed."""
