@@ -12,9 +12,12 @@ from typing import NamedTuple
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 
-_CHEAP, _CHEAP_PER_JOB = 0.05, 0.0001
-"""Seconds a look may take, and the more it takes by the more it finds, before it counts as dear."""
+_FREE = 0.01
+"""Seconds by which a look may take longer than usual and still cost nothing."""
 _SHARE = 20
+_MOST_PER_JOB = 0.0001
+_OVERHEAD = 20
+"""A trip takes as long as so many jobs, besides those it brings."""
 
 
 class Lane(NamedTuple):
@@ -41,6 +44,7 @@ class Marks:
         self._lanes: dict[Lane, Mark] = {}
         self._cost = 0.0
         self._looked = 0.0
+        self._per_job = _MOST_PER_JOB
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
         """Give the lanes to read and where to start; `None` asks for a look from the front."""
@@ -53,8 +57,11 @@ class Marks:
             if mark > self._lanes.get(lane, START):
                 self._lanes[lane] = mark
 
-    def looked(self, began: float, ended: float, found: int) -> None:
-        """Learn what a look from the front cost; one that was cheap for what it found is free."""
-        cost = ended - began
-        self._cost = 0.0 if cost < _CHEAP + _CHEAP_PER_JOB * found else cost
-        self._looked = ended
+    def looked(self, began: float, ended: float, found: int, *, front: bool) -> None:
+        """Learn how long a claim took: what one from the front took beyond the usual is what the look cost."""
+        took = ended - began
+        extra = took - self._per_job * (found + _OVERHEAD)
+        if extra < _FREE:
+            self._per_job = min(self._per_job * 1.02, took / (found + _OVERHEAD), _MOST_PER_JOB)
+        if front:
+            self._cost, self._looked = (extra if extra >= _FREE else 0.0), ended

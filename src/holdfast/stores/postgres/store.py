@@ -163,8 +163,7 @@ class PostgresStore:
         claimed = rows.claimed(found.fetchall(), want) if found is not None else []
         if want.id is None:
             self._marks.took(claimed)
-            if front:
-                self._marks.looked(began, time.monotonic(), len(claimed))
+            self._marks.looked(began, time.monotonic(), len(claimed), front=front)
         return set() if done is None else {id_ for (id_,) in done}, claimed
 
     def _look(self, want: Claim) -> tuple[LiteralString, dict[str, Any], bool]:

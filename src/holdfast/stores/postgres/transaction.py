@@ -50,7 +50,9 @@ class HandlerTransaction:
     async def __aenter__(self) -> AsyncConnection:
         if self._adb is None:
             try:
-                self._adb = await psycopg.AsyncConnection.connect(self._pool.guest_conninfo, autocommit=True)
+                self._adb = await psycopg.AsyncConnection.connect(
+                    self._pool.guest_conninfo, autocommit=True, prepare_threshold=None if self._pool.pooled else 5
+                )
             except psycopg.Error as error:
                 raise translate(error, self._pool.address, sent=False) from error
             self._block = self._adb.transaction()
