@@ -14,6 +14,8 @@ from holdfast.domain.moments import Micros
 
 _FREE = 0.01
 """Seconds by which a look may take longer than usual and still cost nothing."""
+_TIMES = 4
+"""So many dear looks in a row are no accident."""
 _SHARE = 20
 _MOST_PER_JOB = 0.0001
 _OVERHEAD = 20
@@ -44,6 +46,7 @@ class Marks:
         self._lanes: dict[Lane, Mark] = {}
         self._cost = 0.0
         self._looked = 0.0
+        self._dear = 0
         self._per_job = _MOST_PER_JOB
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
@@ -64,4 +67,5 @@ class Marks:
         if extra < _FREE:
             self._per_job = min(self._per_job * 1.02, took / (found + _OVERHEAD), _MOST_PER_JOB)
         if front:
-            self._cost, self._looked = (extra if extra >= _FREE else 0.0), ended
+            self._dear = self._dear + 1 if extra >= _FREE else 0
+            self._cost, self._looked = (extra if self._dear >= _TIMES else 0.0), ended
