@@ -57,12 +57,12 @@ fmt: $(READY) ## format, and mend what ruff can mend
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: $(READY) ## speed and memory, as ratios against the raw floor
+bench: $(READY) ## speed and memory on SQLite and PostgreSQL, as ratios against the raw floor
 	@$(BIN)/python -m bench
 
 .PHONY: bench-peers
-bench-peers: $(READY) ## the peers and the raw floor on PostgreSQL; installs them in .venv-peers
-	@$(BIN)/python -m bench.peers
+bench-peers: $(READY) ## ours beside the peers on PostgreSQL; installs them in .venv-peers
+	@$(BIN)/python -m bench --peers
 
 .PHONY: mutants
 mutants: $(READY) ## plant known bugs one by one; each must make a test fail

@@ -1,58 +1,116 @@
-"""Run every measure and print ratios; `--short` for a quick look, `--json` for programs."""
+"""Run every measure and print ratios: `python -m bench [--short] [--json] [--part NAME]… [--peers]`."""
 
+import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench.measures import Bench, Line
+from bench import postgres, scale
+from bench.comparison import Comparison
+from bench.measures import Bench
+from bench.peers.server import server
+from holdfast.bench import server as postgresql
+from holdfast.bench.lines import HEADINGS, Line
+
+PARTS = {
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+    "scale": "PostgreSQL, large tables and many workers",
+    "peers": "PostgreSQL, beside the peers",
+}
 
 
 def main(arguments: list[str]) -> int:
     """Measure and report; exit code 1 if a goal is missed."""
-    short = "--short" in arguments
-    console = Console(stderr="--json" in arguments, width=None if sys.stdout.isatty() else 120)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
-        sizes = (
-            {"jobs": 10_000, "backlog": 100_000, "rounds": 1}
-            if short
-            else {"jobs": 50_000, "backlog": 1_000_000, "rounds": 3}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="smaller numbers and one round, for a quick look")
+    parser.add_argument("--json", action="store_true", help="print the lines for a program")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--peers", action="store_true", help="only the comparison with the peers")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a server is stopped then, too
+    console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 120, highlight=False)
+    watching = Console(stderr=True, highlight=False)
+    found: dict[str, list[Line]] = {}
+    with ExitStack() as stack:
+        conninfo, about = "", _machine()
+        for part in options.part or (["peers"] if options.peers else ["sqlite", "postgres", "scale"]):
+            if part != "sqlite" and not conninfo:
+                conninfo = stack.enter_context(server())
+                about = ", ".join(f"{name} {value}" for name, value in postgresql.settings(conninfo).items())
+            found[part] = []
+            for line in _lines(part, conninfo, _teller(watching), short=options.short):
+                found[part].append(line)
+                console.print(line.sentence, soft_wrap=True, markup=False)
+            if not options.json:
+                console.print(_table(f"{PARTS[part]}: {about}", found[part]))
+    lines = [line for some in found.values() for line in some]
+    if options.json:
+        print(
+            json.dumps(
+                [
+                    {"part": part, **line._asdict(), "score": line.score, "holds": line.holds}
+                    for part, some in found.items()
+                    for line in some
+                ],
+                indent=1,
+            )
         )
-        bench = Bench(Path(folder).resolve(), **sizes)
-        lines: list[Line] = []
-        for line in bench.lines():
-            lines.append(line)
-            console.print(f"{'✓' if line.holds else '✗'} {line.what}: {_shown(line)}", highlight=False)
-    if "--json" in arguments:
-        print(json.dumps([{**line._asdict(), "score": line.score, "holds": line.holds} for line in lines], indent=1))
         return 0
-    table = Table(
-        title=f"SQLite {apsw.sqlite_lib_version()}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    )
-    for heading in ("measure", "ours", "against", "ratio or value", "goal"):
-        table.add_column(heading, justify="left" if heading == "measure" else "right")
-    for line in lines:
-        against = "" if line.floor is None else f"{line.floor:,.0f}"
-        sign = "≥" if line.larger_is_better else "≤"
-        unit = "" if line.floor else f" {line.unit}"
-        mark = "✓" if line.holds else "✗"
-        ours = f"{line.ours:,.0f} {line.unit}" if line.floor else ""
-        table.add_row(line.what, ours, against, f"{mark} {line.score:.2f}{unit}", f"{sign} {line.goal:g}{unit}")
-    console.print(table)
     return 0 if all(line.holds for line in lines) else 1
 
 
-def _shown(line: Line) -> str:
-    if line.floor:
-        return f"{line.ours:,.0f} against {line.floor:,.0f} {line.unit}, ratio {line.score:.2f} (goal {line.goal:g})"
-    return f"{line.ours:.2f} {line.unit} (goal {line.goal:g})"
+def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool) -> Iterator[Line]:
+    match part:
+        case "sqlite":
+            yield from _sqlite(short=short)
+        case "postgres":
+            yield from postgres.lines(conninfo, tell, short=short)
+        case "scale":
+            yield from scale.Scale(conninfo, scale.SHORT if short else scale.Sizes(), tell).lines()
+        case _:
+            yield from Comparison(conninfo, tell, short=short).lines()
+
+
+def _sqlite(*, short: bool) -> Iterator[Line]:
+    sizes = (
+        {"jobs": 10_000, "backlog": 100_000, "rounds": 1}
+        if short
+        else {"jobs": 50_000, "backlog": 1_000_000, "rounds": 3}
+    )
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
+        yield from Bench(Path(folder).resolve(), **sizes).lines()
+
+
+def _teller(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(f"[dim]{text} …[/]", soft_wrap=True)
+
+
+def _machine() -> str:
+    return f"SQLite {apsw.sqlite_lib_version()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+
+
+def _table(title: str, lines: list[Line]) -> Table:
+    table = Table(title=title)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "measure" else "right")
+    for line in lines:
+        table.add_row(*line.cells)
+    return table
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 from bench import floor
 from holdfast import Holdfast, JobFunction
+from holdfast.bench.lines import Line
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.stores.sqlite import rows
@@ -23,27 +23,6 @@ from holdfast.stores.sqlite.store import SQL
 
 _SLICES = 10
 """A lone enqueue and its floor take turns this often in a round: the disk's speed drifts within seconds."""
-
-
-class Line(NamedTuple):
-    """One measured figure. A ratio is better when larger; a plain value is better when smaller."""
-
-    what: str
-    ours: float
-    floor: float | None
-    unit: str
-    goal: float
-    larger_is_better: bool = True
-
-    @property
-    def score(self) -> float:
-        """What is compared with the goal."""
-        return self.ours / self.floor if self.floor else self.ours
-
-    @property
-    def holds(self) -> bool:
-        """Whether the goal is reached."""
-        return self.score >= self.goal if self.larger_is_better else self.score <= self.goal
 
 
 class Bench:

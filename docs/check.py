@@ -1,10 +1,12 @@
 """Checks that these pages are true: every name and command is in the reference, links lead somewhere, examples run.
 
 Run as `python docs/check.py`; prints what is wrong and ends with 1, or says nothing and ends with 0. A block fenced as
-`python` runs, all blocks of a page together and in order; one fenced as `python no-run` is compiled only.
+`python` runs, all blocks of a page together and in order; one fenced as `python no-run` is compiled only. A block
+fenced as `sql` runs, in a schema of its own, if HOLDFAST_TEST_POSTGRES names a server.
 """
 
 import inspect
+import os
 import re
 import runpy
 import subprocess
@@ -20,6 +22,7 @@ ROOT = DOCS.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 _FENCE = re.compile(r"^```python( no-run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SQL = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ANY_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -44,11 +47,14 @@ def names() -> Iterator[str]:
             yield f"reference/settings.md does not mention {name}"
 
 
-def commands() -> Iterator[str]:
-    """Tell whether the command-line reference is what the program says of itself."""
-    page = runpy.run_path(str(DOCS / "reference" / "generate.py"))["page"]()
-    if page != (DOCS / "reference" / "cli.md").read_text(encoding="utf-8"):
+def generated() -> Iterator[str]:
+    """Tell whether what is generated is what the program says of itself."""
+    generate = runpy.run_path(str(DOCS / "reference" / "generate.py"))
+    if generate["page"]() != (DOCS / "reference" / "cli.md").read_text(encoding="utf-8"):
         yield "reference/cli.md is not up to date; run: python docs/reference/generate.py"
+    text = (DOCS / "concepts" / "stores.md").read_text(encoding="utf-8")
+    if generate["stores"](text) != text:
+        yield "concepts/stores.md has an old table of capabilities; run: python docs/reference/generate.py"
 
 
 def links() -> Iterator[str]:
@@ -86,6 +92,27 @@ def examples() -> Iterator[str]:
             yield f"{_shown(page)}: its Python blocks do not run: {complaint}"
 
 
+def queries() -> Iterator[str]:
+    """Name the pages whose SQL does not run."""
+    server = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if not server:
+        return
+    import psycopg
+
+    schema = f"holdfast_docs_{os.getpid()}"
+    holdfast.Holdfast(f"{server}{'&' if '?' in server else '?'}schema={schema}").store.close()
+    with psycopg.connect(server, autocommit=True) as db:
+        try:
+            for page in PAGES:
+                for block in _SQL.findall(page.read_text(encoding="utf-8")):
+                    try:
+                        db.execute(re.sub(r"\bholdfast(?=[.'])", schema, block).encode())
+                    except psycopg.Error as error:
+                        yield f"{_shown(page)}: its SQL does not run: {error}"
+        finally:
+            db.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
 def quickstart() -> Iterator[str]:
     """Tell whether the README shows the example as it is."""
     example = re.sub(
@@ -113,7 +140,7 @@ def run(program: str) -> str:
 
 def problems() -> list[str]:
     """List all that is wrong."""
-    return [*names(), *commands(), *links(), *quickstart(), *examples()]
+    return [*names(), *generated(), *links(), *quickstart(), *queries(), *examples()]
 
 
 def _shown(page: Path) -> str:

@@ -1,22 +1,16 @@
 """Fresh databases on the server under test, and what was written in them: commits and bytes of WAL."""
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from holdfast.bench.server import Usage, usage, wait_for_quiet
 
-class Usage(NamedTuple):
-    """Counters of the server; the difference of two is what happened between."""
-
-    commits: int
-    wal: int
+__all__ = ["Usage", "address", "fresh", "settle", "usage", "wait_for_quiet"]
 
 
 def address(conninfo: str, database: str) -> str:
@@ -49,25 +43,6 @@ def settle(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("VACUUM ANALYZE")
         db.execute("CHECKPOINT")
-
-
-def usage(conninfo: str, name: str) -> Usage:
-    """Read the counters from another database, so that reading counts for nothing."""
-    with psycopg.connect(conninfo, autocommit=True) as db:
-        row = db.execute(
-            "SELECT xact_commit, pg_current_wal_lsn() - '0/0' FROM pg_stat_database WHERE datname = %s", (name,)
-        ).fetchone()
-        assert row is not None
-        return Usage(int(row[0]), int(row[1]))
-
-
-def wait_for_quiet(conninfo: str, name: str) -> None:
-    """Wait until nobody is connected: a connection hands in its last commits when it closes."""
-    end = time.monotonic() + 10
-    with psycopg.connect(conninfo, autocommit=True) as db:
-        query = "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
-        while db.execute(query, (name,)).fetchone() and time.monotonic() < end:
-            threading.Event().wait(0.02)
 
 
 def _replace(conninfo: str, name: str, *, create: bool) -> None:

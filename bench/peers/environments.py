@@ -6,8 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.processes import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-peers"
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -11,7 +11,7 @@ import psycopg
 
 from bench.peers.database import Usage, fresh, settle, usage, wait_for_quiet
 from bench.peers.environments import PEERS, Peer, install
-from bench.peers.processes import Crew, crew
+from holdfast.bench.processes import Crew, crew
 
 
 class Result(NamedTuple):

@@ -18,7 +18,7 @@ SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "shared_buffers": "1GB",
-    "max_connections": "400",
+    "max_connections": "1500",
 }
 _LONGEST_SOCKET_FOLDER = 90
 """A Unix socket's whole path has room for about 107 characters."""

@@ -1,14 +1,17 @@
 """Where an application keeps its jobs: the URL, the file behind it, and what a fork makes of it."""
 
 import json
+import socket
 import subprocess
 import sys
+import traceback
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
-from holdfast import BadInput, Holdfast, HoldfastError, StoreUnusable
+from holdfast import BadInput, Holdfast, HoldfastError, StoreError, StoreUnavailable, StoreUnusable
 from holdfast.stores.sqlite.connection import SCHEMA_VERSION
 
 
@@ -78,10 +81,49 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_left_alone(
 
 
 def test_a_password_in_a_url_is_not_repeated() -> None:
-    app = Holdfast("postgresql://ada:s3cret@host/jobs")
-    with pytest.raises(BadInput, match=r"'postgresql://\*\*\*@host/jobs' is not a store URL") as caught:
+    app = Holdfast("mysql://ada:s3cret@host/jobs")
+    with pytest.raises(BadInput, match=r"'mysql://\*\*\*@host/jobs' is not a store URL") as caught:
         app.counts()
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens there
+        place = f"127.0.0.1:{taken.getsockname()[1]}/jobs"
+        app = Holdfast(f"postgresql://ada:s3cret@{place}")
+        with pytest.raises(
+            StoreError, match=f"PostgreSQL at postgresql://{place} cannot be reached: .* refused"
+        ) as caught:
+            app.counts()
+    assert isinstance(caught.value, StoreUnavailable)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["ada:s3/cret@host/jobs", "ada:s3@cret@host/jobs", "ada:s3#cret@host/jobs", "ada:s3%cret@host/jobs", "a:s3[cret@h"],
+)
+def test_a_password_that_makes_a_url_unreadable_is_not_repeated(rest: str) -> None:
+    app = Holdfast(f"postgresql://{rest}")
+    with pytest.raises(BadInput, match=r"The PostgreSQL URL cannot be read; write .* by its code") as caught:
+        app.counts()
+    assert "cret" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("schema=Jobs", "The schema 'Jobs' is not a name of lower-case letters"),
+        ("schema=", "The schema '' is not a name"),
+        ("schema=pg_jobs", "The schema 'pg_jobs' is not a name"),
+        ("schema=a%3B", "The schema 'a;' is not a name"),
+        ("colour=red", "A PostgreSQL URL has no option 'colour'"),
+    ],
+)
+def test_an_option_that_a_url_cannot_have_is_told(query: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Holdfast(f"postgresql://host/jobs?{query}").counts()
 
 
 def test_a_closed_application_opens_again_when_it_is_used(tmp_path: Path) -> None:

@@ -123,9 +123,13 @@ def _judged(store: Store, id_: str, watched_since: Micros | None, patience: Micr
             return
 
 
-def _promises(report: Report, *, watched: bool) -> dict[str, str]:
-    """What was looked at: orphans only if somebody was there to take care of them, or the engine found one."""
+def _promises(url: str, report: Report, *, watched: bool) -> dict[str, str]:
+    """What was looked at: orphans only if somebody was there to take care of them, or the engine found one; a file
+    only if there is one.
+    """
     looked_at = audit.PROMISES | ENGINE
+    if not url.startswith("sqlite:"):
+        del looked_at["S4"]
     if not watched and not report.broken["L3"]:
         del looked_at["L3"]
     return looked_at
@@ -139,7 +143,7 @@ def _as_json(url: str, report: Report, *, watched: bool) -> dict[str, Any]:
         "states": {state.value: report.states[state] for state in State},
         "promises": [
             {"promise": promise, "title": title, "findings": report.broken[promise]}
-            for promise, title in _promises(report, watched=watched).items()
+            for promise, title in _promises(url, report, watched=watched).items()
         ],
         "number_of_findings": report.number,
         "findings": [finding._asdict() for finding in report.findings],
@@ -153,7 +157,7 @@ def _show(url: str, report: Report, *, watched: bool) -> None:
         click.echo("No worker is up, so nothing counts as forgotten (L3 is left out).")
     rows = (
         [promise, title, plural(report.broken[promise], "finding") if report.broken[promise] else "ok"]
-        for promise, title in _promises(report, watched=watched).items()
+        for promise, title in _promises(url, report, watched=watched).items()
     )
     show_table(["promise", "what it says", "found"], rows, empty="")
     if not report.number:

@@ -7,13 +7,15 @@ import sys
 import click
 
 from holdfast import __version__
+from holdfast.cli.backup import backup
+from holdfast.cli.bench import bench
 from holdfast.cli.check import check
 from holdfast.cli.dead import dead
 from holdfast.cli.demo import demo
 from holdfast.cli.dev import dev
 from holdfast.cli.errors import Program
-from holdfast.cli.files import backup, migrate
 from holdfast.cli.jobs import jobs
+from holdfast.cli.migrate import migrate
 from holdfast.cli.queues import queues
 from holdfast.cli.worker import worker
 
@@ -27,7 +29,7 @@ def program() -> None:
     """
 
 
-for command in (demo, dev, worker, migrate, jobs, queues, dead, check, backup):
+for command in (demo, dev, worker, migrate, jobs, queues, dead, check, backup, bench):
     program.add_command(command)
 
 

@@ -3,12 +3,16 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.domain.errors import BadInput, StoreError
+from holdfast.stores import not_installed
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.pool import Pool
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SECRET = re.compile(r"((?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
@@ -50,6 +54,33 @@ def require_existing(url: str) -> None:
         if not path.exists():
             msg = f"There is no database at {path}; name another with --url, or make it with: holdfast migrate."
             raise StoreError(msg)
+    if is_postgresql(url):
+        with reached(url) as pool:
+            from holdfast.stores.postgres import schema, trouble
+
+            have, _ = schema.plan(pool)
+            if have is None:
+                raise trouble.missing(pool.address)
+
+
+def is_postgresql(url: str) -> bool:
+    """Tell whether a URL names a PostgreSQL server."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+@contextmanager
+def reached(url: str) -> "Iterator[Pool]":
+    """Reach a PostgreSQL server without making anything there."""
+    try:
+        from holdfast.stores.postgres import address
+        from holdfast.stores.postgres.pool import Pool
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
+    pool = Pool(address.parse(url))
+    try:
+        yield pool
+    finally:
+        pool.close()
 
 
 def masked(url: str) -> str:

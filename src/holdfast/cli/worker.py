@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,9 +13,12 @@ from holdfast.cli.output import plural
 from holdfast.cli.store import masked
 from holdfast.cli.target import load, parse
 from holdfast.domain.errors import BadInput
+from holdfast.runtime.service import patiently
+from holdfast.runtime.signals import stopping_by_signal
 from holdfast.runtime.supervisor import Supervisor, follow_parent, parent_id
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
 log = logging.getLogger("holdfast")
 
@@ -99,27 +103,78 @@ def worker(processes: int | None, worker_id: str | None, parent_fd: int | None, 
     _set_up_logging(asked.log_level)
     if not len(app.registry):
         log.warning("%s has no jobs registered; import the modules that define them", asked.target)
-    if processes is not None:
-        raise click.exceptions.Exit(_supervise(app, asked, processes))
-    service = app.service(queues=asked.queues, concurrency=asked.concurrency, worker_id=worker_id)
+    start = Start()
     if parent_fd is not None:
-        follow_parent(parent_fd, service.stop)
-    click.echo(f"worker {service.id} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
-    sys.stdout.flush()
-    service.run(until_idle=asked.until_idle)
+        follow_parent(parent_fd, start.stop)
+    with stopping_by_signal(start.stop):
+        if processes is not None:
+            raise click.exceptions.Exit(_supervise(app, asked, processes, start))
+        service = start.open(
+            lambda: app.service(queues=asked.queues, concurrency=asked.concurrency, worker_id=worker_id)
+        )
+        start.hand_over(service.stop)
+        click.echo(f"worker {service.id} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
+        sys.stdout.flush()
+        service.run(until_idle=asked.until_idle)
 
 
-def _supervise(app: Holdfast, asked: Work, processes: int) -> int:
-    if not app.store.capabilities.shared:
+class Start:
+    """The time before a worker is up. Its server may be long in coming, and until then it must be possible to stop."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._woken = threading.Event()
+        self._stop_next: Callable[[], None] | None = None
+
+    def stop(self) -> None:
+        """Wait no longer; or stop what has taken over."""
+        self._stopped.set()
+        self._woken.set()
+        if self._stop_next is not None:
+            self._stop_next()
+
+    def open(self, make: Callable[[], T]) -> T:
+        """Open something, on a thread that is left behind if we are told to stop first."""
+        made: list[T] = []
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(make())
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+                failure.append(error)
+            self._woken.set()
+
+        threading.Thread(target=work, name="holdfast-start", daemon=True).start()
+        self._woken.wait()
+        if failure:
+            raise failure[0]
+        self._go_on()
+        return made[0]
+
+    def hand_over(self, stop: Callable[[], None]) -> None:
+        """From now on, let another be stopped; unless we have been."""
+        self._stop_next = stop
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise click.exceptions.Exit(0)
+
+
+def _supervise(app: Holdfast, asked: Work, processes: int, start: Start) -> int:
+    store = start.open(lambda: patiently(lambda: app.store))
+    if not store.capabilities.shared:
         msg = f"{masked(app.url)} cannot be shared by several processes; leave --processes out, or use sqlite:///."
         raise BadInput(msg)
     supervisor = Supervisor(
         command=asked.command,
         processes=processes,
-        store=app.store,
+        store=store,
         settings=app.settings,
         until_idle=asked.until_idle,
     )
+    start.hand_over(supervisor.stop)
     many = "1 process, which" if processes == 1 else f"{processes} processes, each of which"
     click.echo(f"supervisor {parent_id()} of {many} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
     sys.stdout.flush()

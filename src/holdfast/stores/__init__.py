@@ -19,8 +19,7 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
             try:
                 from holdfast.stores.postgres import PostgresStore
             except ModuleNotFoundError as error:
-                msg = f"PostgreSQL needs {error.name}; install it with: pip install 'holdfast[postgres]'"
-                raise BadInput(msg) from error
+                raise not_installed(error) from error
 
             return PostgresStore(url, clock)
         case "memory":
@@ -30,6 +29,11 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
         case _:
             msg = f"{_masked(url)!r} is not a store URL that Holdfast knows; use one of: {', '.join(KNOWN)}."
             raise BadInput(msg)
+
+
+def not_installed(error: ModuleNotFoundError) -> BadInput:
+    """Say what PostgreSQL needs."""
+    return BadInput(f"PostgreSQL needs {error.name}; install it with: pip install 'holdfast[postgres]'.")
 
 
 def _masked(url: str) -> str:

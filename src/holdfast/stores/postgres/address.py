@@ -2,7 +2,7 @@
 
 import re
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -10,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from holdfast.domain.errors import BadInput
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 _ALWAYS = {
     "application_name": "holdfast",
     "connect_timeout": "5",
@@ -42,19 +43,36 @@ class Address(NamedTuple):
 
 def parse(url: str) -> Address:
     """Read a URL; `?schema=` is ours, every other option is libpq's."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    schema = options.pop("schema", "holdfast")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _unreadable() from None
+    options = parts.query.split("&") if parts.query else []
+    schema = next((unquote(text.partition("=")[2]) for text in options if text.startswith("schema=")), "holdfast")
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         msg = f"The schema {schema!r} is not a name of lower-case letters, digits and underscores (40 at the most)."
         raise BadInput(msg)
-    plain = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(options)))
+    query = "&".join(text for text in options if not text.startswith("schema="))
+    plain = f"postgresql://{parts.netloc}{parts.path}{query and '?'}{query}"
     try:
         given = conninfo_to_dict(plain)
         conninfo = make_conninfo("", **{**_ALWAYS, **given})
     except psycopg.ProgrammingError as error:
-        msg = f"The PostgreSQL URL cannot be read: {str(error).strip()}."
-        raise BadInput(msg) from error
-    host, name = given.get("host") or "localhost", given.get("dbname") or given.get("user") or "postgres"
-    port = f":{given['port']}" if given.get("port") else ""
-    return Address(conninfo, schema, f"postgresql://{host}{port}/{name}")
+        if strange := _OPTION.search(str(error)):
+            msg = f"A PostgreSQL URL has no option {strange[1]!r}; it takes schema, and what libpq knows."
+            raise BadInput(msg) from None
+        raise _unreadable() from None
+    host, name = str(given.get("host") or "localhost"), str(given.get("dbname") or given.get("user") or "postgres")
+    port = str(given.get("port") or "")
+    if parts.fragment or "@" in host + name or not all(each.isdecimal() for each in port.split(",") if each):
+        raise _unreadable()
+    host = f"[{host}]" if ":" in host else host
+    return Address(conninfo, schema, f"postgresql://{host}{port and ':'}{port}/{name}")
+
+
+def _unreadable() -> BadInput:
+    """Refuse a URL without repeating any of it: what is out of place is often a part of the password."""
+    return BadInput(
+        "The PostgreSQL URL cannot be read; write postgresql://user:password@host:port/database, and what is special "
+        "in a password by its code: %2F for a slash, %40 for an @, %23 for a #, %25 for a percent sign."
+    )

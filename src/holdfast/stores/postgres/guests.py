@@ -134,7 +134,7 @@ def _on_psycopg(connection: "psycopg.Connection[Any]", steps: Steps, text: Text)
     def execute(name: str, values: dict[str, Any]) -> Rows:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:  # the caller's own factory may be any
             cursor.execute(_spelled(name, text), values or None)
-            return cursor.fetchall() if cursor.description else ()
+            return () if name in _COMMANDS else cursor.fetchall()
 
     return run(_whole(steps, alone=_psycopg_alone(connection)), execute)
 
@@ -143,7 +143,7 @@ async def _on_async_psycopg(connection: "psycopg.AsyncConnection[Any]", steps: S
     async def execute(name: str, values: dict[str, Any]) -> Rows:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_spelled(name, text), values or None)
-            return await cursor.fetchall() if cursor.description else ()
+            return () if name in _COMMANDS else await cursor.fetchall()
 
     return await arun(_whole(steps, alone=_psycopg_alone(connection)), execute)
 
@@ -168,7 +168,7 @@ def _on_sqlalchemy(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
 
     def execute(name: str, values: dict[str, Any]) -> Rows:
         answer = connection.execute(clause(colons(_spelled(name, text))), values)
-        return answer.fetchall() if answer.returns_rows else ()
+        return () if name in _COMMANDS else answer.fetchall()
 
     fairy = connection.connection
     alone = getattr(fairy.dbapi_connection, "autocommit", False) and not _has_begun(fairy.driver_connection)
@@ -181,7 +181,7 @@ def _on_django(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
     def execute(name: str, values: dict[str, Any]) -> Rows:
         with connection.cursor() as cursor:
             cursor.execute(_spelled(name, text), values or None)
-            return cursor.fetchall() if cursor.description else ()
+            return () if name in _COMMANDS else cursor.fetchall()
 
     alone = connection.get_autocommit() and not _has_begun(connection.connection)
     return run(_whole(steps, alone=alone), execute)

@@ -1,5 +1,6 @@
 """Connections to one server: a small pool, opened at first use, that mends itself after a restart or a failover."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
@@ -16,13 +17,18 @@ from holdfast.stores.postgres.trouble import AGAIN, broken, translate
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
-_MOST = 4
+_NAME = "holdfast"
+_MOST = 6
 _MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
 _TRIES = 5
 _LOCAL = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in SETTINGS)
 """The settings for one transaction only: behind a pooler there is no session to set them for."""
+
+
+class _Ours(psycopg.Connection[Any]):
+    """A connection of ours, to be told from others in psycopg's log."""
 
 
 class Pool:
@@ -134,8 +140,11 @@ class Pool:
             first = self.connect()
             self.pooled = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
             first.close()
+            logging.getLogger("psycopg.pool").addFilter(_is_not_ours)
+            ours: type[Connection] = _Ours
             pool = ConnectionPool(
                 self._conninfo(),
+                connection_class=ours,
                 kwargs={"autocommit": True, "prepare_threshold": None if self.pooled else 0},
                 min_size=1,
                 max_size=_MOST,
@@ -143,7 +152,7 @@ class Pool:
                 reconnect_timeout=1.0,
                 max_idle=60,
                 open=True,
-                name="holdfast",
+                name=_NAME,
             )
             self._pools[os.getpid()] = pool
             return pool
@@ -151,12 +160,19 @@ class Pool:
     def _conninfo(self) -> str:
         if self.pooled:
             return self.address.conninfo
-        options = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
-        return make_conninfo(self.address.conninfo, options=options)
+        ours = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        given = conninfo_to_dict(self.address.conninfo).get("options")
+        return make_conninfo(self.address.conninfo, options=f"{ours} {given}" if given else ours)
 
     def _connect(self, conninfo: str, **options: Any) -> Connection:
-        return psycopg.connect(conninfo, autocommit=True, **options)
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None if self.pooled else 5, **options)
 
     def _renew(self, pool: ConnectionPool[Connection]) -> None:
         """Throw away the connections that died with the one that failed."""
         pool.check()
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    """Keep psycopg's pool from logging our connections' troubles, each try of each: we tell whoever called, once."""
+    about = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return about != _NAME and not isinstance(about, _Ours)

@@ -3,7 +3,7 @@
 CREATE FUNCTION {schema}.moment(micros bigint) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT timestamptz 'epoch' + micros * interval '1 microsecond' $$;
 
--- Each part says its state outright where it can, so that whoever asks for one state reads no other part. A waiting job that was never touched
+-- Each part says its state outright, so that whoever asks for one state reads no other part. A waiting job that was never touched
 -- is found through what `job` says of it, as everywhere.
 CREATE VIEW {schema}.jobs AS
 SELECT job.id, stands.state, job.queue, job.kind, job.tenant, job.priority, stands.attempt, job.max_attempts, stands.generation,
@@ -15,8 +15,11 @@ FROM {schema}.job JOIN (
     NULL::text AS cause, NULL::text AS failure_code, NULL::text AS worker, NULL::bigint AS lease_expires_at
   FROM {schema}.created
   UNION ALL
-  SELECT job_id, (past).state, (past).attempt, (past).generation, available_at, (past).started_at, NULL, NULL, (past).failure_code, NULL, NULL
-  FROM {schema}.waiting WHERE (past).version IS NOT NULL
+  SELECT job_id, 'queued', (past).attempt, (past).generation, available_at, (past).started_at, NULL, NULL, NULL, NULL, NULL
+  FROM {schema}.waiting WHERE (past).version IS NOT NULL AND (past).state = 'queued'
+  UNION ALL
+  SELECT job_id, 'retrying', (past).attempt, (past).generation, available_at, (past).started_at, NULL, NULL, (past).failure_code, NULL, NULL
+  FROM {schema}.waiting WHERE (past).version IS NOT NULL AND (past).state = 'retrying'
   UNION ALL
   SELECT job_id, 'running', attempt, generation, available_at, started_at, NULL, NULL, failure_code, lease_owner, lease_expires_at
   FROM {schema}.running

@@ -1,0 +1,230 @@
+"""What needs a server of our own or a long time: large tables, a transaction left open, a crowd of workers."""
+
+import secrets
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import psycopg
+
+from bench.crowd import BATCH
+from bench.peers.database import fresh
+from bench.peers.environments import ROOT
+from bench.rows import generate
+from holdfast.bench.lines import Line
+from holdfast.bench.measures import drain, drain_filled, opened, percentiles, role, until_done
+from holdfast.bench.place import Place, place
+from holdfast.bench.processes import Crew, Stuck, crew
+from holdfast.bench.roles import Application, fill, span
+from holdfast.bench.server import usage
+from holdfast.domain.moments import MINUTE, SECOND
+from holdfast.port.store import Claim, Store
+from holdfast.stores import open_store
+
+_PROCESSES = 4
+"""A crowd lives in so many processes."""
+_CLAIMS, _TAKEN, _FIRST = 800, 10, 20
+"""Claims that are timed, jobs that each takes, and claims before them that are not."""
+_NAME = "holdfast_bench_scale"
+
+
+class Sizes(NamedTuple):
+    """How much is done."""
+
+    jobs: int = 50_000
+    backlog: int = 1_000_000
+    few: int = 10_000
+    many: int = 10_000_000
+    rounds: int = 3
+    pinned: float = 180.0
+    """Seconds for which a transaction is left open."""
+    watched: float = 60.0
+    """Seconds for which idle workers are watched."""
+
+
+SHORT = Sizes(10_000, 100_000, 10_000, 100_000, 1, 20.0, 30.0)
+
+
+class Scale:
+    """The measures, on one server."""
+
+    def __init__(self, conninfo: str, sizes: Sizes, tell: Callable[[str], None]) -> None:
+        self._conninfo = conninfo
+        self._sizes = sizes
+        self._tell = tell
+
+    def lines(self) -> Iterator[Line]:
+        """Measure everything, one after the other."""
+        yield from self.backlog()
+        yield self.claims()
+        yield self.pinned()
+        yield self.crowd()
+        yield self.idle()
+
+    def backlog(self) -> Iterator[Line]:
+        """Drain with a large history, and in front of a large backlog, against small tables."""
+        sizes = self._sizes
+        small: list[float] = []
+        finished: list[float] = []
+        waiting: list[float] = []
+        with self._place() as where, where.fresh() as old, where.fresh() as long:
+            for url, state in ((old, "succeeded"), (long, "queued")):
+                self._tell(f"writing {sizes.backlog:,} {state} jobs")
+                fill(url, 0)
+                generate(url, state, sizes.backlog)
+            for number in range(1, sizes.rounds + 1):
+                self._tell(f"round {number} of {sizes.rounds}: drains with and without {sizes.backlog:,} rows")
+                small.append(drain(where, sizes.jobs, 1).rate)
+                fill(old, sizes.jobs)
+                where.settle(old)
+                finished.append(drain_filled(where, old, sizes.jobs, 1).rate)
+                where.settle(long)
+                waiting.append(drain_filled(where, long, sizes.jobs, 1).rate)
+        base = statistics.median(small)
+        for name, rates in (("finished", finished), ("waiting", waiting)):
+            what = f"drain with {sizes.backlog:,} {name} jobs, against none"
+            yield Line(what, statistics.median(rates), base, "jobs/s", 0.9)
+
+    def claims(self) -> Line:
+        """Time single claims in front of a large backlog, against a small one; in turns."""
+        sizes = self._sizes
+        with self._place() as where, where.fresh() as small, where.fresh() as large:
+            for url, jobs in ((small, sizes.few), (large, sizes.many)):
+                self._tell(f"writing {jobs:,} waiting jobs")
+                fill(url, 0)
+                generate(url, "queued", jobs)
+            self._tell(f"{_CLAIMS} claims with {sizes.few:,} and with {sizes.many:,} waiting jobs")
+            stores = [open_store(small), open_store(large)]
+            times = [[_claim(store) for store in stores] for _ in range(_FIRST + _CLAIMS)][_FIRST:]
+            for store in stores:
+                store.close()
+        few, many = (percentiles([pair[n] * 1000 for pair in times])["p99"] for n in (0, 1))
+        what = f"claim with {sizes.many:,} waiting jobs, p99, against {sizes.few:,}"
+        return Line(what, many, few, "ms", 2, larger_is_better=False)
+
+    def pinned(self) -> Line:
+        """Drain while a transaction is left open, which keeps every dead row; in turns with a database without one."""
+        sizes = self._sizes
+        self._tell(f"drains for {sizes.pinned:.0f} s with a transaction left open")
+        held_rates: list[float] = []
+        free_rates: list[float] = []
+        with (
+            fresh(self._conninfo, f"{_NAME}_held") as held_url,
+            fresh(self._conninfo, f"{_NAME}_free") as free_url,
+            place(held_url) as held_place,
+            place(free_url) as free_place,
+            _load(held_place) as held,
+            _load(free_place) as free,
+            psycopg.connect(held_url) as pin,
+        ):
+            for load in (held, free):
+                load.drain(sizes.jobs)
+            pin.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            pin.execute("SELECT txid_current()")
+            end = time.monotonic() + sizes.pinned
+            while time.monotonic() < end or not free_rates:
+                held_rates += [held.drain(sizes.jobs) for _ in range(3)]
+                free_rates.append(free.drain(sizes.jobs))
+        what = f"drain, a transaction open for {sizes.pinned:.0f} s, against none"
+        return Line(what, _lately(held_rates), _lately(free_rates), "jobs/s", 0.9)
+
+    def crowd(self) -> Line:
+        """Drain with 16 workers, and with 200; in turns."""
+        rates: dict[int, list[float]] = {16: [], 200: []}
+        with self._place() as where:
+            for number in range(1, self._sizes.rounds + 1):
+                self._tell(f"round {number} of {self._sizes.rounds}: 16 and 200 workers, {BATCH} jobs at a time")
+                for workers, found in rates.items():
+                    found.append(self._crowd(where, workers))
+        many, few = (statistics.median(rates[workers]) for workers in (200, 16))
+        return Line("200 workers on one queue, against 16", many, few, "jobs/s", 0.8)
+
+    def _crowd(self, where: Place, workers: int) -> float:
+        jobs = self._sizes.jobs
+        with where.fresh() as url:
+            fill(url, 3 * BATCH * workers)  # each connection learns its statements by these
+            with crew(_crew("loop", workers), _environment(url), _PROCESSES) as loops:
+                loops.answers()
+                fill(url, jobs)
+                where.settle(url)
+                loops.tell("go")
+                loops.answers()
+            with opened(url) as made:
+                seen = span(made.app.store, jobs)
+        if seen.jobs < jobs:
+            raise Stuck(f"{workers} workers left {jobs - seen.jobs:,} of {jobs:,} jobs.")
+        return jobs / (seen.last - seen.first) * SECOND
+
+    def idle(self) -> Line:
+        """Count what 200 workers ask of the server while there is nothing to do."""
+        sizes = self._sizes
+        self._tell(f"200 idle workers, for {sizes.watched:.0f} s")
+        with fresh(self._conninfo, _NAME) as database, place(database) as where, where.fresh() as url:
+            fill(url, 0)
+            with crew(_crew("idle", 200), _environment(url), _PROCESSES) as services:
+                services.go()
+                services.answers()
+                threading.Event().wait(sizes.watched / 2)  # until all have settled, and said what starting took
+                before = usage(self._conninfo, _NAME)
+                threading.Event().wait(sizes.watched)
+                asked = usage(self._conninfo, _NAME).commits - before.commits
+                services.check()
+        return Line("200 idle workers", asked / sizes.watched, None, "queries/s", 20, larger_is_better=False)
+
+    @contextmanager
+    def _place(self) -> Iterator[Place]:
+        with fresh(self._conninfo, _NAME) as url, place(url) as where:
+            yield where
+
+
+class Load:
+    """A worker that stays, and work for it."""
+
+    def __init__(self, made: Application, workers: Crew) -> None:
+        self._made = made
+        self._workers = workers
+
+    def drain(self, jobs: int) -> float:
+        """Enqueue so many and wait for them; jobs per second by the records."""
+        app, add = self._made.app, self._made.add
+        goal = app.counts()["succeeded"] + jobs
+        app.enqueue_many([add.prepare(n, n) for n in range(jobs)])
+        until_done(app, self._workers, goal)
+        seen = span(app.store, jobs)
+        return seen.jobs / (seen.last - seen.first) * SECOND
+
+
+@contextmanager
+def _load(where: Place) -> Iterator[Load]:
+    with (
+        where.fresh() as url,
+        opened(url) as made,
+        crew(role("work", 0), {"BENCH_URL": url}) as workers,
+    ):
+        workers.go()
+        yield Load(made, workers)
+
+
+def _claim(store: Store) -> float:
+    started = time.perf_counter()
+    taken = store.claim(Claim("bench", secrets.token_hex(8), 10 * MINUTE, _TAKEN))
+    seconds = time.perf_counter() - started
+    assert len(taken) == _TAKEN
+    return seconds
+
+
+def _lately(rates: list[float]) -> float:
+    """Give the median of the last third: what it has come to."""
+    return statistics.median(rates[-max(1, len(rates) // 3) :])
+
+
+def _crew(role: str, workers: int) -> list[str]:
+    return [sys.executable, "-m", "bench.crowd", role, str(workers // _PROCESSES)]
+
+
+def _environment(url: str) -> dict[str, str]:
+    return {"BENCH_URL": url, "PYTHONPATH": str(ROOT)}
