@@ -44,6 +44,8 @@ class Heart:
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
+        self._trouble = ""
+        """What the store last complained about, while it does."""
         self._next_beat = self._next_enlisting = clock.monotonic()
         self.thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
         worker.crew.on_begin = self._watch
@@ -116,9 +118,12 @@ class Heart:
                 self._store.enlist(self._describe())
                 self._next_enlisting = sent + ENLIST / SECOND
         except StoreError as error:
-            log.warning("leases could not be renewed: %s", error)
+            if str(error) != self._trouble:
+                log.warning("leases could not be renewed: %s", error)
+            self._trouble = str(error)
             self._next_beat = sent + min(_RETRY, interval)
             return
+        self._trouble = ""
         self._next_beat = sent + interval
         for attempt, answer in zip(old, answers, strict=True):
             self._heed(attempt, answer, sent)

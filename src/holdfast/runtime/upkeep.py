@@ -94,10 +94,14 @@ class Upkeep:
         return False
 
     def _live(self) -> None:
+        trouble = ""
         while not self._stop.wait(self._settings.upkeep / SECOND):
             try:
                 self.round()
+                trouble = ""
             except StoreError as error:
-                log.warning("upkeep waits: %s", error)
+                if str(error) != trouble:
+                    log.warning("upkeep waits: %s", error)
+                trouble = str(error)
             except Exception:
                 log.exception("upkeep stumbled and goes on")

@@ -7,6 +7,8 @@ it is not, the job is read and decided again. So nothing is locked between readi
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord
 from holdfast.domain.lifecycle import Answer, Held, Move, Verb
@@ -19,7 +21,7 @@ _ROUNDS = 20
 
 
 def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
-    """Give the parameters of `complete`, in the order in which everybody locks."""
+    """Give the parameters of `complete`, in the order in which everybody locks; all are kept as long as the first."""
     moves = sorted(moves, key=lambda move: move.id)
     leases = [move.guard for move in moves if isinstance(move.guard, Held)]
     return {
@@ -27,9 +29,15 @@ def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
         "ids": [move.id for move in moves],
         "tokens": [guard.token for guard in leases],
         "lease_ids": [guard.lease_id for guard in leases],
-        "results": [move.result for move in moves],
-        "purge_afters": [move.purge_after for move in moves],
+        "results": to_json({move.id: move.result for move in moves}).decode(),
+        "purge_after": moves[0].purge_after,
     }
+
+
+def completable(moves: Sequence[Move]) -> list[Move]:
+    """Pick the completions that one statement can write: those that are kept equally long."""
+    completes = [move for move in moves if move.verb is Verb.COMPLETE]
+    return [move for move in completes if move.purge_after == completes[0].purge_after]
 
 
 class Settlement:
@@ -57,7 +65,7 @@ class Settlement:
         return [answer for answer in answers if answer is not None]
 
     def _complete_first(self, moves: Sequence[Move]) -> list[Answer]:
-        completes = [move for move in moves if move.verb is Verb.COMPLETE]
+        completes = completable(moves)
         done = self.complete(completes) if completes else set()
         return self.settle_rest(moves, done)
 

@@ -10,7 +10,9 @@ from holdfast.stores.postgres.rows import place_of
 _RAW = statements.load("holdfast.stores.postgres", "statements.sql")
 PLACES = ("created", "waiting", "running", "outcome")
 _IDS = "ANY (CAST(%(ids)s AS uuid[]))"
-_OF = "{schema}.%s AS place JOIN {schema}.job ON job.id = place.job_id"
+_OF = (
+    "{schema}.%s AS place\nCROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job"
+)
 _UNTOUCHED = "{schema}.job JOIN {schema}.waiting AS untouched ON {untouched}"
 
 

@@ -175,7 +175,8 @@ picked AS MATERIALIZED (
 
 -- name: leased
 -- What a claim got whose answer never came.
-SELECT {running_columns} FROM {schema}.running AS place JOIN {schema}.job ON job.id = place.job_id WHERE place.lease_id = %(lease_id)s
+SELECT {running_columns} FROM {schema}.running AS place
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job WHERE place.lease_id = %(lease_id)s
 
 -- name: untouched
 untouched.queue = job.queue AND untouched.rank = - CAST(job.priority AS bigint) AND untouched.available_at = job.due_at
@@ -197,8 +198,8 @@ picked AS MATERIALIZED (
 {taken}
 
 -- name: taken
--- Rows of `waiting` are never updated, so a locked row stays where it was found. The arrays make these look-ups, whatever the planner thinks
--- of the tables' sizes.
+-- Rows of `waiting` are never updated, so a locked row stays where it was found. The envelopes are looked up one by one, whatever the planner
+-- thinks of the tables' sizes.
 taken AS (
   DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
 ),
@@ -221,29 +222,27 @@ counted AS (
 )
 SELECT {envelope}, held.expires_at, job.steps_total, held.version, held.generation, held.attempt, held.crashes, held.available_at, held.token,
   held.claimed_at, held.started_at, held.failure_code, held.failure_message, held.failure_retryable, held.step_cursor
-FROM {schema}.job JOIN held ON held.job_id = job.id
-WHERE job.id = ANY (ARRAY(SELECT job_id FROM picked))
+FROM held CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = held.job_id OFFSET 0) AS job
 ORDER BY job.priority DESC, held.available_at, held.job_id
 
 -- name: complete
--- The common ending, for a whole batch; those whose guard holds are given back.
-WITH move AS MATERIALIZED (
-  SELECT CAST(each.id AS uuid) AS id, each.token, each.lease_id, each.result, each.purge_after
-  FROM unnest(CAST(%(ids)s AS text[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[]), CAST(%(results)s AS text[]),
-              CAST(%(purge_afters)s AS bigint[])) AS each (id, token, lease_id, result, purge_after)
-),
-clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+-- The common ending, for a whole batch; those whose guard holds are given back. Nothing is joined, so no plan can be a bad one: the guards
+-- are in a hash table (the CASE keeps the planner from making a join of it), and the results in an object by id.
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 done AS (
-  DELETE FROM {schema}.running USING move
-  WHERE running.job_id = ANY (CAST(%(ids)s AS uuid[]))
-    AND running.job_id = move.id AND running.token = move.token AND running.lease_id = move.lease_id
-  RETURNING running.*, move.result, move.purge_after
+  DELETE FROM {schema}.running
+  WHERE job_id = ANY (CAST(%(ids)s AS uuid[])) AND CASE WHEN (job_id, token, lease_id) IN (
+      SELECT each.id, each.token, each.lease_id
+      FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[])) AS each (id, token, lease_id)
+    ) THEN true ELSE false END
+  RETURNING *
 ),
 kept AS (
   INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
     begun_at, started_at, finished_at, purge_at, expires_at, cancel_requested, step_cursor, result)
   SELECT job_id, 'succeeded', version + 1, generation, attempt, 0, available_at, token, lease_id, lease_owner, claimed_at,
-    begun_at, started_at, clock.now, clock.now + purge_after, expires_at, cancel_requested, step_cursor, result
+    begun_at, started_at, clock.now, clock.now + CAST(%(purge_after)s AS bigint), expires_at, cancel_requested, step_cursor,
+    CAST(%(results)s AS jsonb) ->> CAST(job_id AS text)
   FROM done, clock
 ),
 counted AS (
@@ -326,18 +325,17 @@ SELECT job_id::text, name FROM {schema}.step
 WHERE (job_id, name) IN (SELECT * FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(names)s AS text[])))
 
 -- name: heartbeat
-WITH beat AS MATERIALIZED (
-  SELECT CAST(each.id AS uuid) AS id, each.token, each.lease_id, each.begun
-  FROM unnest(CAST(%(ids)s AS text[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[]), CAST(%(begun)s AS boolean[]))
-    AS each (id, token, lease_id, begun)
-),
-clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
-UPDATE {schema}.running SET version = version + 1, lease_expires_at = clock.now + CAST(%(lease)s AS bigint), updated_at = clock.now,
-  begun_at = CASE WHEN beat.begun THEN coalesce(begun_at, clock.now) ELSE begun_at END
-FROM beat, clock
-WHERE running.job_id = ANY (CAST(%(ids)s AS uuid[]))
-  AND running.job_id = beat.id AND running.token = beat.token AND running.lease_id = beat.lease_id
-RETURNING running.job_id::text, running.cancel_requested
+-- Nothing is joined here either.
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
+UPDATE {schema}.running SET version = version + 1, lease_expires_at = (SELECT now FROM clock) + CAST(%(lease)s AS bigint),
+  updated_at = (SELECT now FROM clock),
+  begun_at = CASE
+    WHEN begun_at IS NULL AND job_id IN (SELECT unnest(CAST(%(begun)s AS uuid[]))) THEN (SELECT now FROM clock) ELSE begun_at END
+WHERE job_id = ANY (CAST(%(ids)s AS uuid[])) AND CASE WHEN (job_id, token, lease_id) IN (
+    SELECT each.id, each.token, each.lease_id
+    FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[])) AS each (id, token, lease_id)
+  ) THEN true ELSE false END
+RETURNING job_id::text, cancel_requested
 
 -- name: abandon
 UPDATE {schema}.running SET version = version + 1, lease_expires_at = clock.now, updated_at = clock.now
@@ -358,23 +356,26 @@ WITH folded AS (DELETE FROM {schema}.tally RETURNING queue, state, jobs)
 INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, sum(jobs) FROM folded GROUP BY queue, state HAVING sum(jobs) <> 0
 
 -- name: expired_leases
-SELECT {running_columns} FROM {schema}.running AS place JOIN {schema}.job ON job.id = place.job_id
-WHERE place.lease_expires_at > %(mark)s AND place.lease_expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+SELECT {running_columns} FROM {schema}.running AS place
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job
+WHERE place.lease_expires_at > 0 AND place.lease_expires_at > %(mark)s AND place.lease_expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
 ORDER BY place.lease_expires_at LIMIT %(limit)s
 
 -- name: overdue
-SELECT {waiting_columns} FROM {schema}.waiting AS place JOIN {schema}.job ON job.id = place.job_id
+SELECT {waiting_columns} FROM {schema}.waiting AS place
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job
 WHERE place.expires_at IS NOT NULL AND place.expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
 ORDER BY place.expires_at LIMIT %(limit)s
 
 -- name: unsubmitted
-SELECT {created_columns} FROM {schema}.created AS place JOIN {schema}.job ON job.id = place.job_id
+SELECT {created_columns} FROM {schema}.created AS place
+CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job
 WHERE job.created_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros()) - CAST(%(older_than)s AS bigint)
 ORDER BY job.created_at LIMIT %(limit)s
 
 -- name: purge
 WITH over AS MATERIALIZED (
-  SELECT job_id FROM {schema}.outcome WHERE purge_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+  SELECT job_id FROM {schema}.outcome WHERE purge_at > 0 AND purge_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
   ORDER BY purge_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ),
 gone AS (DELETE FROM {schema}.outcome WHERE job_id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING job_id, state),

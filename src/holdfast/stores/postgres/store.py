@@ -21,7 +21,7 @@ from holdfast.stores.postgres import address, guests, insertion, inspect, rows, 
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, completion
+from holdfast.stores.postgres.settlement import Settlement, completable, completion
 from holdfast.stores.postgres.transaction import HandlerTransaction
 from holdfast.stores.postgres.trouble import BAD_ROW
 
@@ -130,7 +130,7 @@ class PostgresStore:
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
         """Commit and claim; a batch of completions and a claim make one trip and one transaction."""
-        completes = [move for move in moves if move.verb is Verb.COMPLETE]
+        completes = completable(moves)
         if len({move.id for move in moves}) < len(moves):
             answers, completes = self.commit(moves), []
             moves = ()
@@ -205,7 +205,7 @@ class PostgresStore:
             "ids": [beat.id for beat in ordered],
             "tokens": [beat.token for beat in ordered],
             "lease_ids": [beat.lease_id for beat in ordered],
-            "begun": [beat.begun for beat in ordered],
+            "begun": [beat.id for beat in ordered if beat.begun],
         }
         held = dict(self._all("heartbeat", parameters))
         lost = [beat.id for beat in beats if beat.id not in held]

@@ -26,6 +26,9 @@ CREATE TABLE {schema}.job (
 );
 CREATE INDEX job_key_history ON {schema}.job (key) WHERE key IS NOT NULL;
 
+-- Each table has one index that a look-up by id can use, and the others say a condition that only their own query says. These tables are
+-- empty when their statistics are taken as often as not, and to a planner that believes so every index is as good as another.
+
 -- What a job that waits has been through. A job that was never touched has none.
 CREATE TYPE {schema}.past AS (
   state text, version integer, generation integer, attempt integer, crashes integer, token integer, lease_id text, lease_owner text,
@@ -77,7 +80,7 @@ CREATE TABLE {schema}.running (
   cancel_requested  boolean NOT NULL DEFAULT false,
   step_cursor       integer NOT NULL
 );
-CREATE INDEX running_leases ON {schema}.running (lease_expires_at);
+CREATE INDEX running_leases ON {schema}.running (lease_expires_at) WHERE lease_expires_at > 0;
 
 CREATE TABLE {schema}.outcome (
   job_id            uuid    PRIMARY KEY,
@@ -104,7 +107,7 @@ CREATE TABLE {schema}.outcome (
   step_cursor       integer NOT NULL,
   result            text
 );
-CREATE INDEX outcome_purge ON {schema}.outcome (purge_at);
+CREATE INDEX outcome_purge ON {schema}.outcome (purge_at) WHERE purge_at > 0;
 CREATE INDEX outcome_dead ON {schema}.outcome (job_id) WHERE state = 'dead';
 
 -- Terminal is final, and so is what a job was asked to do, for every statement, also one typed by hand.
