@@ -1,23 +1,28 @@
 """Where a worker's claims stopped, lane by lane, so that the next one need not pass over what is gone.
 
 Deleted rows stay in an index until vacuum may remove them, which a long transaction anywhere in the database prevents;
-a claim that starts at the front then passes over every job that was ever taken. So claims start at the mark. What
-comes to stand behind it (committed late, given an old due time) is found by a look from the front, which is taken
-whenever it is cheap, and when it is not, so seldom that looks take up a twentieth of the time.
+a claim that starts at the front then passes over every job that was ever taken. So a worker that takes hundreds at a
+time goes on from its marks. What comes to stand behind them (committed late, given an old due time, of a new priority)
+is found by a look from the front: four times a second, or, if a look is dear, so seldom that looks take up a twentieth
+of the time. Whoever takes few jobs looks from the front each time, as long as that is cheap.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 
+MANY = 100
+"""Whoever takes so many at once reckons with some being out of order for a moment."""
+_LOOK = 0.25
+_SHARE = 20
 _FREE = 0.01
 """Seconds by which a look may take longer than usual and still cost nothing."""
 _TIMES = 4
 """So many dear looks in a row are no accident."""
-_SHARE = 20
-_MOST_PER_JOB = 0.0001
+_PER_JOB = 0.0001
 _OVERHEAD = 20
 """A trip takes as long as so many jobs, besides those it brings."""
 
@@ -47,25 +52,27 @@ class Marks:
         self._cost = 0.0
         self._looked = 0.0
         self._dear = 0
-        self._per_job = _MOST_PER_JOB
+        self._many = False
+        self._per_job = _PER_JOB
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
         """Give the lanes to read and where to start; `None` asks for a look from the front."""
-        return None if now - self._looked >= self._cost * _SHARE else self._lanes
+        since = now - self._looked
+        front = since >= self._cost * _SHARE and (not self._many or since >= _LOOK)
+        return None if front else self._lanes
 
-    def took(self, jobs: Iterable[JobRecord]) -> None:
-        """Learn what was taken."""
+    def took(self, jobs: Collection[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
+        """Learn what a claim took, and how long: what a look from the front took beyond the usual is its cost."""
         for job in jobs:
             lane, mark = Lane(job.queue, -job.priority), Mark(job.available_at, job.id)
             if mark > self._lanes.get(lane, START):
                 self._lanes[lane] = mark
-
-    def looked(self, began: float, ended: float, found: int, *, front: bool) -> None:
-        """Learn how long a claim took: what one from the front took beyond the usual is what the look cost."""
-        took = ended - began
-        extra = took - self._per_job * (found + _OVERHEAD)
-        if extra < _FREE:
-            self._per_job = min(self._per_job * 1.02, took / (found + _OVERHEAD), _MOST_PER_JOB)
-        if front:
-            self._dear = self._dear + 1 if extra >= _FREE else 0
-            self._cost, self._looked = (extra if self._dear >= _TIMES else 0.0), ended
+        self._many = len(jobs) >= max(limit, MANY)
+        size = len(jobs) + _OVERHEAD
+        if not front:
+            self._per_job += 0.1 * (min(seconds / size, _PER_JOB) - self._per_job)
+            return
+        extra = seconds - self._per_job * size
+        self._dear = self._dear + 1 if extra > _FREE else 0
+        self._cost = extra if self._dear >= (1 if self._many else _TIMES) else 0.0
+        self._looked = time.monotonic()

@@ -162,8 +162,7 @@ class PostgresStore:
             return Settlement(db, self._schema, self._given).complete(completes), []
         claimed = rows.claimed(found.fetchall(), want) if found is not None else []
         if want.id is None:
-            self._marks.took(claimed)
-            self._marks.looked(began, time.monotonic(), len(claimed), front=front)
+            self._marks.took(claimed, want.limit, time.monotonic() - began, front=front)
         return set() if done is None else {id_ for (id_,) in done}, claimed
 
     def _look(self, want: Claim) -> tuple[LiteralString, dict[str, Any], bool]:
