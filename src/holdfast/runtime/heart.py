@@ -25,6 +25,8 @@ log = logging.getLogger("holdfast.heart")
 _STOP_GRACE = 2.0
 """Seconds a handler has to stop after it was asked to, before its attempt is settled without it."""
 _RETRY = 1.0
+_LOOK = 0.25
+"""Seconds between two looks while a heartbeat is under way."""
 ENLIST: Micros = 40 * SECOND
 """How often a worker with nothing in hand tells that it is there: two hundred of them must not keep a store busy."""
 
@@ -44,6 +46,7 @@ class Heart:
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
+        self._beating = threading.Lock()
         self._trouble = ""
         """What the store last complained about, while it does."""
         self._next_beat = self._next_enlisting = clock.monotonic()
@@ -73,8 +76,8 @@ class Heart:
             try:
                 self._enforce_timeouts()
                 self._give_up_on_stopped()
-                if self._clock.monotonic() >= self._next_beat:
-                    self._beat()
+                if self._clock.monotonic() >= self._next_beat and not self._beating.locked():
+                    threading.Thread(target=self._beat_once, name="holdfast-beat", daemon=True).start()
                 self._fence()
             except Exception:
                 log.exception("the heart stumbled and goes on")
@@ -82,9 +85,20 @@ class Heart:
                 if not self._stopped:
                     self._changed.wait(self._pause())
 
+    def _beat_once(self) -> None:
+        """Beat beside the heart's own thread, which must go on if the store keeps one waiting."""
+        with self._beating:
+            try:
+                self._beat()
+            except Exception:
+                log.exception("a heartbeat stumbled")
+                self._next_beat = self._clock.monotonic() + _RETRY
+        with self._changed:
+            self._changed.notify()
+
     def _pause(self) -> float:
         now = self._clock.monotonic()
-        until = self._next_beat
+        until = max(self._next_beat, now + _LOOK)
         if self._deadlines:
             until = min(until, self._deadlines[0][0])
         if any(attempt.stopping for attempt in list(self._worker.held.values())):

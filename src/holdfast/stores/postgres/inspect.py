@@ -1,12 +1,13 @@
 """Looking around: listings for people, and the checks that only the engine can make."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from holdfast.domain.job import JobRecord
 from holdfast.port.store import Finding, Query
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.pool import Connection
 
+_TOUCHED = "(place.past).version IS NOT NULL"
 _MANY = 100_000
 """So many waiting jobs are no longer sorted to find the newest of them."""
 _STATE = {
@@ -26,7 +27,6 @@ _FILTERS = {
     "queue": "job.queue = %(queue)s",
     "tenant": "job.tenant = %(tenant)s",
     "key": "job.key = %(key)s",
-    "before": "place.job_id < CAST(%(before)s AS uuid)",
 }
 
 
@@ -36,21 +36,22 @@ def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
     if query.state is not None:
         wanted["state"] = query.state.value
     found: list[JobRecord] = []
+    asked = tuple(text for name, text in _FILTERS.items() if name in wanted)
     for place in sql.PLACES if query.state is None else (rows.place_of(query.state),):
-        filters = tuple(_filters(query, place, wanted))
+        standing = tuple(_standing(query, place))
         if place == "waiting" and _many_wait(db, schema):
-            found += map(
-                rows.record, db.execute(sql.find(schema, place, (*filters, "(place.past).version IS NOT NULL")), wanted)
-            )
-            walking = tuple(text.replace("place.job_id", "job.id").replace("place.", "untouched.") for text in filters)
-            found += map(rows.record, db.execute(sql.find_untouched(schema, walking), wanted))
+            found += map(rows.record, db.execute(sql.find(schema, place, (*standing, _TOUCHED), asked), wanted))
+            walking = (text.replace("place.job_id", "job.id").replace("place.", "untouched.") for text in standing)
+            found += map(rows.record, db.execute(sql.find_untouched(schema, (*walking, *asked)), wanted))
         else:
-            found += map(rows.record, db.execute(sql.find(schema, place, filters), wanted))
+            found += map(rows.record, db.execute(sql.find(schema, place, standing, asked), wanted))
     return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
 
 
-def _filters(query: Query, place: str, wanted: Mapping[str, object]) -> Iterator[str]:
-    yield from (text for name, text in _FILTERS.items() if name in wanted)
+def _standing(query: Query, place: str) -> Iterator[str]:
+    """Give what is asked about where a job stands."""
+    if query.before is not None:
+        yield "place.job_id < CAST(%(before)s AS uuid)"
     if query.state is not None:
         yield "place.state = 'dead'" if query.state == "dead" else _STATE[place]
     if query.error_code is not None:
@@ -63,14 +64,10 @@ def _many_wait(db: Connection, schema: str) -> bool:
 
 
 def check(db: Connection, schema: str) -> list[Finding]:
-    """Verify the counters, the keys, and that every job stands in exactly one place; all in one snapshot."""
-    with db.transaction():
-        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        db.execute("SET LOCAL statement_timeout = 0")
-        kept, counted, orphans, misplaced = (
-            db.execute(sql.statement(schema, name)).fetchall()
-            for name in ("counts", "recount", "orphan_keys", "misplaced")
-        )
+    """Verify the counters, the keys, and that every job stands in exactly one place."""
+    kept, counted, orphans, misplaced = (
+        db.execute(sql.statement(schema, name)).fetchall() for name in ("counts", "recount", "orphan_keys", "misplaced")
+    )
     says = {(queue, state): jobs for queue, state, jobs in kept}
     are = {(queue, state): jobs for queue, state, jobs in counted}
     findings = [

@@ -23,8 +23,12 @@ _MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
 _TRIES = 5
-_LOCAL = "SELECT " + ", ".join(f"set_config('{name}', %s, true)" for name in SETTINGS)
+_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 """The settings for one transaction only: behind a pooler there is no session to set them for."""
+_SNAPSHOT = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+    "SET LOCAL jit = 'off'; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = 'on'"
+)
 
 
 class _Ours(psycopg.Connection[Any]):
@@ -48,18 +52,19 @@ class Pool:
         self._lent: list[Connection] = []
         self._lent_by = os.getpid()
 
-    def run(self, work: Callable[[Connection], T], *, writes: bool = True) -> T:
-        """Do a piece of work."""
+    def run(self, work: Callable[[Connection], T], *, writes: bool = True, snapshot: bool = False) -> T:
+        """Do a piece of work; `snapshot` lets it see one moment for as long as it takes, and change nothing."""
         failure: psycopg.Error | None = None
+        unknown = False
         for attempt in range(_TRIES):
             connection: Connection | None = None
             pool = self._pool()
             try:
                 connection = pool.getconn(_PATIENCE)
-                if not self.pooled:
+                if not self.pooled and not snapshot:
                     return work(connection)
                 with connection.transaction():
-                    connection.execute(_LOCAL, list(SETTINGS.values()))
+                    connection.execute(_SNAPSHOT if snapshot else _LOCAL, prepare=False)
                     return work(connection)
             except AGAIN as error:
                 failure = error
@@ -67,21 +72,25 @@ class Pool:
                 raise
             except psycopg.Error as error:
                 failure = error
+                unknown = unknown or (writes and connection is not None and broken(error, connection))
                 if not broken(error, connection) or attempt > 0:
-                    raise translate(error, self.address, sent=writes and connection is not None) from error
+                    raise translate(error, self.address, sent=unknown) from error
             finally:
                 if connection is not None:
                     pool.putconn(connection)
             if broken(failure, None):
                 self._renew(pool)
         assert failure is not None
-        raise translate(failure, self.address, sent=False) from failure
+        raise translate(failure, self.address, sent=unknown) from failure
 
     def connect(self, **options: Any) -> Connection:
         """Open a connection of one's own."""
         try:
-            return self._connect(self.address.conninfo, **options)
+            return self._connect(self._conninfo(), **options)
         except psycopg.Error as error:
+            if "startup parameter" in str(error) and not self.pooled:  # what a pooler says to settings for a session
+                self.pooled = True
+                return self.connect(**options)
             raise translate(error, self.address, sent=False) from error
 
     @property
@@ -138,7 +147,8 @@ class Pool:
             if pool := self._pools.get(os.getpid()):
                 return pool
             first = self.connect()
-            self.pooled = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
+            lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
+            self.pooled = self.pooled or lent
             first.close()
             logging.getLogger("psycopg.pool").addFilter(_is_not_ours)
             ours: type[Connection] = _Ours

@@ -5,8 +5,10 @@ it is not, the job is read and decided again. So nothing is locked between readi
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from psycopg.pq import TransactionStatus
 from pydantic_core import to_json
 
 from holdfast.domain import lifecycle
@@ -38,6 +40,11 @@ def completable(moves: Sequence[Move]) -> list[Move]:
     """Pick the completions that one statement can write: those that are kept equally long."""
     completes = [move for move in moves if move.verb is Verb.COMPLETE]
     return [move for move in completes if move.purge_after == completes[0].purge_after]
+
+
+def apart(db: Connection) -> AbstractContextManager[object]:
+    """Keep what may fail from spoiling the transaction it is done in, if it is done in one."""
+    return nullcontext() if db.info.transaction_status == TransactionStatus.IDLE else db.transaction()
 
 
 class Settlement:
@@ -79,7 +86,8 @@ class Settlement:
         """Complete a batch; give the ids of those that were. One bad row is found by halving, and left out."""
         statement = sql.statement(self._schema, "complete")
         try:
-            return {id_ for (id_,) in self._db.execute(statement, completion(moves, self._now))}
+            with apart(self._db):
+                return {id_ for (id_,) in self._db.execute(statement, completion(moves, self._now))}
         except BAD_ROW:
             if len(moves) == 1:
                 return set()
@@ -128,7 +136,7 @@ class Settlement:
         if not due:
             return {}
         try:
-            with self._db.pipeline():
+            with apart(self._db), self._db.pipeline():
                 written = [(move, self._write(move, job, now)) for move, job in due]
             return {move.id: Answer.OK for move, cursor in written if cursor.fetchone() == (1,)}
         except BAD_ROW:

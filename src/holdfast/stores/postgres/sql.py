@@ -20,7 +20,7 @@ def _select(place: str, source: str, condition: str) -> str:
     columns = f"{{{place}_columns}}"
     if source is _UNTOUCHED:
         columns, place = "{untouched_columns}", "untouched"
-    return f"SELECT {columns} FROM {source % place if '%' in source else source}\nWHERE {condition}"  # noqa: S608 - constants
+    return f"SELECT {columns} FROM {source.replace('%s', place)}\nWHERE {condition}"  # noqa: S608 - constants
 
 
 _READ = "\nUNION ALL\n".join(
@@ -57,9 +57,13 @@ def write(schema: str, before: State, after: State, *, attempt: bool, step: bool
 
 
 @cache
-def find(schema: str, place: str, filters: tuple[str, ...]) -> LiteralString:
-    """Give the statement that lists the jobs of one place, newest first."""
-    text = _select(place, _OF, " AND ".join((*filters, "TRUE")))
+def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, ...]) -> LiteralString:
+    """Give the statement that lists the jobs of one place, newest first: sorted, and then looked up one by one."""
+    sorted_ = (
+        f"(SELECT * FROM {{schema}}.{place} AS place WHERE {' AND '.join((*standing, 'TRUE'))} "  # noqa: S608 - constants
+        "ORDER BY job_id DESC OFFSET 0)"
+    )
+    text = _select(place, _OF.replace("{schema}.%s", sorted_, 1), " AND ".join((*asked, "TRUE")))
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
 
 

@@ -21,7 +21,7 @@ from holdfast.stores.postgres import address, guests, insertion, inspect, rows, 
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, completable, completion
+from holdfast.stores.postgres.settlement import Settlement, apart, completable, completion
 from holdfast.stores.postgres.transaction import HandlerTransaction
 from holdfast.stores.postgres.trouble import BAD_ROW
 
@@ -153,7 +153,7 @@ class PostgresStore:
             return set(), [rows.record(row) for row in ours]
         began = time.monotonic()
         try:
-            with db.pipeline():
+            with apart(db), db.pipeline():
                 done = db.execute(self._sql("complete"), completion(completes, self._given)) if completes else None
                 found = db.execute(statement, parameters) if want.limit > 0 else None
         except BAD_ROW:
@@ -345,7 +345,7 @@ class PostgresStore:
 
     def check(self) -> Iterator[Finding]:
         """Verify the counters, the keys, and that every job stands in one place."""
-        yield from self.pool.run(lambda db: inspect.check(db, self._schema), writes=False)
+        yield from self.pool.run(lambda db: inspect.check(db, self._schema), writes=False, snapshot=True)
 
     def backup(self, path: str) -> None:
         """Refuse: PostgreSQL has better means."""

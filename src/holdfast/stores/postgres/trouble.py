@@ -56,6 +56,8 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
     match error:
         case PoolClosed():
             return StoreUnavailable(f"The store on {where} is closed.")
+        case PoolTimeout() if sent:
+            return _unknown(address)
         case PoolTimeout() | TooManyRequests():
             return StoreUnreachable(f"PostgreSQL at {where} cannot be reached: it gave no connection in time.")
         case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
@@ -82,10 +84,14 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
             return StoreUnavailable(f"PostgreSQL at {where} is out of disk space, memory or connections.")
         case psycopg.Error() if broken(error, None):
             if sent:
-                return CommitUnknown(f"The connection to {where} broke while committing; it is safe to ask again.")
+                return _unknown(address)
             return _unreachable(error, address)
         case _:
             return StoreError(f"PostgreSQL refused: {_first_line(error)}.")
+
+
+def _unknown(address: Address) -> CommitUnknown:
+    return CommitUnknown(f"The connection to {address.shown} broke while committing; it is safe to ask again.")
 
 
 def missing(address: Address) -> StoreUnusable:
