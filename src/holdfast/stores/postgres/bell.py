@@ -30,6 +30,8 @@ Due = Callable[[], tuple[list[str], float | None]]
 _DEBOUNCE = 0.01
 _LOOK = 0.25
 """Seconds between two looks of the leader."""
+_SOON = 0.02
+"""Seconds between two looks of the leader when there is news: what was stored just now may come due at any moment."""
 _ASK = 0.2
 """Seconds between two questions for the lead, whoever of the crowd asks."""
 _HEED = 8
@@ -66,7 +68,7 @@ class Bell:
         self._crowd = 1
         self._led_until: dict[str, float] = {}
         self._leads_until = 0.0
-        self._next_look = 0.0
+        self._next_look = self._last_look = 0.0
         self._quiet_since = time.monotonic()
         self._deaf_until = 0.0
 
@@ -182,6 +184,7 @@ class Bell:
             try:
                 ears.pgconn.consume_input()
                 while note := ears.pgconn.notifies():
+                    self._next_look = min(self._next_look, self._last_look + _SOON)
                     rung = self._heed(note.extra.decode(), queues) or rung
             except psycopg.Error:
                 return self._deafened()
@@ -204,7 +207,8 @@ class Bell:
 
     def _look(self, queues: Sequence[str] | None) -> bool:
         """Look for work on everybody's behalf; call out what there is, and tell whether it is for us too."""
-        self._next_look = time.monotonic() + _LOOK
+        self._last_look = time.monotonic()
+        self._next_look = self._last_look + _LOOK
         try:
             found, due_in = self._due()
         except StoreError:

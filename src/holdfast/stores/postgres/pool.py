@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ConnStatus
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
@@ -60,7 +62,7 @@ class Pool:
             connection: Connection | None = None
             pool = self._pool()
             try:
-                connection = pool.getconn(_PATIENCE)
+                connection = self._living(pool)
                 if not self.pooled and not snapshot:
                     return work(connection)
                 with connection.transaction():
@@ -82,6 +84,15 @@ class Pool:
                 self._renew(pool)
         assert failure is not None
         raise translate(failure, self.address, sent=unknown) from failure
+
+    def _living(self, pool: ConnectionPool[Connection]) -> Connection:
+        """Take a connection that has not died while it lay idle: what is sent over a dead one might have arrived."""
+        while True:
+            connection = pool.getconn(_PATIENCE)
+            if not _is_dead(connection):
+                return connection
+            connection.close()
+            pool.putconn(connection)
 
     def connect(self, **options: Any) -> Connection:
         """Open a connection of one's own."""
@@ -180,6 +191,18 @@ class Pool:
     def _renew(self, pool: ConnectionPool[Connection]) -> None:
         """Throw away the connections that died with the one that failed."""
         pool.check()
+
+
+def _is_dead(connection: Connection) -> bool:
+    """Tell whether the other side has closed an idle connection: there is something to read, and it is the end."""
+    try:
+        while select.select([connection.pgconn.socket], [], [], 0)[0]:
+            connection.pgconn.consume_input()
+            if connection.pgconn.status != ConnStatus.OK:
+                return True
+    except (psycopg.Error, OSError, ValueError):
+        return True
+    return False
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

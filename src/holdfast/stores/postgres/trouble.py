@@ -50,7 +50,7 @@ def broken(error: psycopg.Error, connection: psycopg.Connection | None) -> bool:
     )
 
 
-def translate(error: Exception, address: Address, *, sent: bool) -> StoreError:  # noqa: C901 - one case per error
+def translate(error: Exception, address: Address, *, sent: bool) -> StoreError:  # noqa: C901, PLR0912 - one case per error
     """Say in one sentence what went wrong; `sent` tells that a change may have been committed."""
     where = address.shown
     match error:
