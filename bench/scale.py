@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import LiteralString, NamedTuple
 
 import psycopg
+from psycopg import sql
 
 from bench.crowd import BATCH
 from bench.peers.database import fresh
@@ -24,6 +25,7 @@ from holdfast.bench.server import usage
 from holdfast.domain.moments import MINUTE, SECOND
 from holdfast.port.store import Claim, Store
 from holdfast.stores import open_store
+from holdfast.stores.postgres import address
 
 _PROCESSES = 4
 """A crowd lives in so many processes."""
@@ -62,6 +64,7 @@ class Scale:
         yield from self.backlog()
         yield self.claims()
         yield self.pinned()
+        yield self.analyzed()
         yield self.crowd()
         yield self.idle()
 
@@ -129,8 +132,20 @@ class Scale:
             while time.monotonic() < end or not free_rates:
                 held_rates += [held.drain(sizes.jobs) for _ in range(3)]
                 free_rates.append(free.drain(sizes.jobs))
+                for load in (held, free):
+                    load.maintain("VACUUM")  # autovacuum comes once a minute: a short run must not end before it
         what = f"drain, a transaction open for {sizes.pinned:.0f} s, against none"
         return Line(what, _lately(held_rates), _lately(free_rates), "jobs/s", 0.9)
+
+    def analyzed(self) -> Line:
+        """Drain after the planner has been told that the tables are empty, as autovacuum may tell it at any time."""
+        self._tell("drains before and after ANALYZE of the emptied tables")
+        with self._place() as where, _load(where) as load:
+            before = [load.drain(self._sizes.jobs) for _ in range(3)]
+            load.maintain("ANALYZE")
+            after = [load.drain(self._sizes.jobs) for _ in range(3)]
+        what = "drain after ANALYZE of the emptied tables, against before"
+        return Line(what, statistics.median(after), statistics.median(before), "jobs/s")
 
     def crowd(self) -> Line:
         """Drain with 16 workers, and with 200; in turns."""
@@ -184,7 +199,8 @@ class Scale:
 class Load:
     """A worker that stays, and work for it."""
 
-    def __init__(self, made: Application, workers: Crew) -> None:
+    def __init__(self, url: str, made: Application, workers: Crew) -> None:
+        self._where = address.parse(url)
         self._made = made
         self._workers = workers
 
@@ -197,6 +213,12 @@ class Load:
         seen = span(app.store, jobs)
         return seen.jobs / (seen.last - seen.first) * SECOND
 
+    def maintain(self, how: LiteralString) -> None:
+        """Do what autovacuum does, to the tables through which jobs pass."""
+        with psycopg.connect(self._where.conninfo, autocommit=True) as db:
+            for table in ("waiting", "running"):
+                db.execute(sql.SQL(how + " {}").format(sql.Identifier(self._where.schema, table)))
+
 
 @contextmanager
 def _load(where: Place) -> Iterator[Load]:
@@ -206,7 +228,7 @@ def _load(where: Place) -> Iterator[Load]:
         crew(role("work", 0), {"BENCH_URL": url}) as workers,
     ):
         workers.go()
-        yield Load(made, workers)
+        yield Load(url, made, workers)
 
 
 def _claim(store: Store) -> float:

@@ -70,6 +70,7 @@ class Bell:
         self._leads_until = 0.0
         self._next_look = self._last_look = 0.0
         self._quiet_since = time.monotonic()
+        self._called = 0.0
         self._deaf_until = 0.0
 
     def ring(self, queues: Collection[str]) -> None:
@@ -83,6 +84,20 @@ class Bell:
                 self._herald = threading.Thread(target=self._carry, name="holdfast-herald", daemon=True)
                 self._herald.start()
         self._rung.set()
+
+    def turn(self, queues: Collection[str]) -> dict[str, str] | None:
+        """Give the notification to send along with what was just stored; none while the last one is fresh."""
+        if self._closed or self._pid != os.getpid() or self._still_fresh() > 0:
+            return None
+        return self._message(queues)
+
+    def _still_fresh(self) -> float:
+        """Tell for how many seconds the last notification is fresh; none, and the next one is the caller's to send."""
+        with self._lock:
+            left = self._called + _DEBOUNCE - time.monotonic()
+            if left <= 0:
+                self._called = time.monotonic()
+            return max(0.0, left)
 
     def ring_own(self) -> None:
         """Wake this store object's own waiters only."""
@@ -225,6 +240,8 @@ class Bell:
         """Send what is pending, and then rest for a moment: whoever rings meanwhile shares the next notification."""
         while True:
             self._rung.wait()
+            while left := self._still_fresh():
+                time.sleep(left)
             with self._lock:
                 self._rung.clear()
                 queues, self._pending = self._pending, set()
@@ -232,17 +249,17 @@ class Bell:
                 self._call(queues)
             if self._closed:
                 return
-            time.sleep(_DEBOUNCE)
 
     def _call(self, queues: Collection[str]) -> None:
-        message = "\n".join(sorted(queues))
-        self._send(f"{message if len(message.encode()) < _LONGEST else _ANY}\n{os.urandom(4).hex()}")
-
-    def _send(self, message: str) -> None:
         """Send a notification, which nobody need wait for the disk for."""
-        parameters = {"channel": self._channel, "message": message}
+        parameters = self._message(queues)
         with suppress(StoreError):
             self._pool.run(lambda db: db.execute(self._sql("notify"), parameters), writes=False)
+
+    def _message(self, queues: Collection[str]) -> dict[str, str]:
+        names = "\n".join(sorted(queues))
+        nonce = os.urandom(4).hex()
+        return {"channel": self._channel, "message": f"{names if len(names.encode()) < _LONGEST else _ANY}\n{nonce}"}
 
     def _sql(self, name: str) -> LiteralString:
         return sql.statement(self._schema, name)

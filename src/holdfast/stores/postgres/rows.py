@@ -47,6 +47,16 @@ def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
     ]  # fmt: skip
 
 
+def alone(id_: str, new: NewJob, now: Micros | None) -> dict[str, Any]:
+    """Give the parameters of `insert_one`."""
+    return {
+        "id": id_, "kind": new.kind, "queue": new.queue, "tenant": new.tenant, "user": new.user,
+        "priority": new.priority, "payload": new.payload, "retry": new.retry, "max_attempts": new.max_attempts,
+        "crash_cap": new.crash_cap, "trigger": new.trigger, "trace_id": new.trace_id, "now": now,
+        "steps_total": new.steps_total, "run_at": new.run_at, "delay": new.delay, "expires_after": new.expires_after,
+    }  # fmt: skip
+
+
 LARGEST = 4_000
 """The most jobs of one `insert`: while the server stores one batch, the next is made."""
 

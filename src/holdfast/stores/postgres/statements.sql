@@ -79,6 +79,20 @@ counted AS (
 )
 SELECT now FROM clock
 
+-- name: insert_one
+-- The same for one job that has no key and waits: the most common call, with the least around it.
+WITH stored AS (
+  INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id,
+                            created_at, steps_total, due_at)
+  VALUES (%(id)s, %(kind)s, %(queue)s, %(tenant)s, %(user)s, %(priority)s, %(payload)s, %(retry)s, %(max_attempts)s, %(crash_cap)s, %(trigger)s,
+          %(trace_id)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()), %(steps_total)s, coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)))
+),
+counted AS (INSERT INTO {schema}.tally (queue, state, jobs) VALUES (%(queue)s, 'queued', 1))
+INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at)
+VALUES (%(queue)s, - CAST(%(priority)s AS bigint), coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), %(id)s,
+        greatest(coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), coalesce(CAST(%(now)s AS bigint), {schema}.micros())) + CAST(%(expires_after)s AS bigint))
+RETURNING coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+
 -- name: take_keys
 -- In one order, so that two who take the same keys wait for each other and never in a circle. Those that are free, or whose time is over, are
 -- given back.
@@ -440,6 +454,9 @@ SELECT DISTINCT lane.queue FROM lane CROSS JOIN LATERAL (
   WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
   ORDER BY waiting.available_at LIMIT 1
 ) AS first
+
+-- name: call
+SELECT pg_notify(%(channel)s, %(message)s)
 
 -- name: notify
 -- Nothing is lost with a notification, so its commit need not wait for the disk.

@@ -7,12 +7,13 @@ every other move is read, decided and written under its guard (`settlement`).
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, LiteralString
 
 from psycopg import errors
 
 from holdfast.domain.errors import KeyConflict, StoreError
-from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, State, StepRecord
+from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import MINUTE, Micros
 from holdfast.port.clock import Clock
@@ -71,6 +72,9 @@ class PostgresStore:
         jobs = [one for group in groups for one in group]
         if not jobs:
             return [[] for _ in groups]
+        if len(jobs) == 1 and jobs[0][1].key is None and jobs[0][1].state is State.QUEUED:
+            with suppress(errors.UniqueViolation):
+                return [self._insert_alone(*jobs[0])]
         try:
             stored = iter(self.pool.run(lambda db: self._insert_on_own(db, jobs, again=False)))
             answers: list[list[Inserted] | KeyConflict] = [[next(stored) for _ in group] for group in groups]
@@ -78,6 +82,24 @@ class PostgresStore:
             answers = [self._insert_group(group) for group in groups]
         self._bell.ring({new.queue for _, new in jobs})
         return answers
+
+    def _insert_alone(self, id_: str, new: NewJob) -> list[Inserted]:
+        """Store one job, the most common call; with the notification in the same trip, if none was sent just now."""
+        text, values = self._sql("insert_one"), rows.alone(id_, new, self._given)
+        call = self._bell.turn((new.queue,))
+
+        def work(db: Connection) -> Any:
+            if call is None:
+                return db.execute(text, values)
+            with db.pipeline():
+                done = db.execute(text, values)
+                db.execute(self._sql("call"), call)
+            return done
+
+        ((at,),) = self.pool.run(work).fetchall()
+        if call is None:
+            self._bell.ring((new.queue,))
+        return [Inserted(id_, new, at)]
 
     def _insert_group(self, group: InsertGroup) -> list[Inserted] | KeyConflict:
         try:
@@ -95,9 +117,6 @@ class PostgresStore:
     def _insert_plain(self, db: Connection, group: InsertGroup) -> list[Inserted]:
         """Store jobs that nothing can stand in the way of but themselves: one trip, and no transaction around it."""
         batches = rows.batches(group)
-        if len(batches) == 1:
-            (at,) = db.execute(self._sql("insert"), rows.inserted(batches[0], self._given)).fetchone()  # type: ignore[misc]
-            return [Inserted(id_, new, at) for id_, new in group]
         with db.pipeline():
             done = [db.execute(self._sql("insert"), rows.inserted(batch, self._given)) for batch in batches]
         stored: dict[str, Inserted] = {}
