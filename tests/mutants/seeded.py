@@ -6,6 +6,8 @@ LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
 SQLITE = "stores/sqlite/store.py"
+POSTGRES = "stores/postgres/statements.sql"
+INSERTION = "stores/postgres/insertion.py"
 
 
 class Mutant(NamedTuple):
@@ -184,5 +186,64 @@ MUTANTS = (
         "lease_owner = ?1",
         "?1 IS NOT NULL",
         "abandon",
+    ),
+    Mutant(
+        "PostgreSQL completes without asking for the token",
+        "S9",
+        POSTGRES,
+        "(job_id, token, lease_id) IN (",
+        "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
+        "complete",
+    ),
+    Mutant(
+        "PostgreSQL extends anybody's lease",
+        "S9",
+        POSTGRES,
+        "(job_id, token, lease_id) IN (",
+        "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
+        "heartbeat",
+    ),
+    Mutant(
+        "PostgreSQL writes over a version it has not seen",
+        "S14",
+        POSTGRES,
+        " AND version = CAST(%(seen)s AS integer)",
+        "",
+        "write_from_running",
+    ),
+    Mutant(
+        "PostgreSQL lets two claim one job",
+        "S8",
+        POSTGRES,
+        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *",
+        "SELECT * FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked))",
+        "taken",
+    ),
+    Mutant(
+        "PostgreSQL claims before the time",
+        "S17",
+        POSTGRES,
+        "      AND waiting.available_at <= (SELECT now FROM clock) "
+        "AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))\n"
+        "    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
+        "    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
+        "claim",
+    ),
+    Mutant(
+        "PostgreSQL takes a key that is held",
+        "S6",
+        POSTGRES,
+        "WHERE held.expires_at <= ",
+        "WHERE held.tenant IS NOT NULL OR held.expires_at <= ",
+        "take_keys",
+    ),
+    Mutant(
+        "PostgreSQL overlooks a conflict of keys",
+        "S6",
+        INSERTION,
+        """                if not lifecycle.same_request(owner, new):
+                    raise lifecycle.key_conflict(new, owner)
+""",
+        "",
     ),
 )
