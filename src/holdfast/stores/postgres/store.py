@@ -149,19 +149,19 @@ class PostgresStore:
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
         """Commit and claim; a batch of completions and a claim make one trip and one transaction."""
-        completes = completable(moves)
-        if len({move.id for move in moves}) < len(moves):
-            answers, completes = self.commit(moves), []
-            moves = ()
+        completes = completable(moves) if len({move.id for move in moves}) == len(moves) else []
+        if len(completes) < len(moves):
+            at_once = {move.id for move in completes}
+            early = iter(self.commit([move for move in moves if move.id not in at_once]))
+            answers = [Answer.OK if move.id in at_once else next(early) for move in moves]
         else:
-            answers = []
+            answers = [Answer.OK] * len(moves)
         tries = iter(range(2))
         done, claimed = self.pool.run(lambda db: self._trip(db, completes, want, again=next(tries, 1) > 0))
-        if len(done) < len(moves):
-            answers = self.pool.run(lambda db: Settlement(db, self._schema, self._given).settle_rest(moves, done))
-            self._ring(moves)
-        elif moves:
-            answers = [Answer.OK] * len(moves)
+        if len(done) < len(completes):
+            rest = {move.id: move for move in completes if move.id not in done}
+            late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
+            answers = [late.get(move.id, answer) for move, answer in zip(moves, answers, strict=True)]
         return answers, claimed
 
     def _trip(
