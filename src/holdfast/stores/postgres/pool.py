@@ -4,6 +4,7 @@ import logging
 import os
 import select
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 _NAME = "holdfast"
 _MOST = 6
+_MOST_WARM = 2
 _MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
@@ -51,6 +53,8 @@ class Pool:
         self._lock = threading.Lock()
         self._pools: dict[int, ConnectionPool[Connection]] = {}
         self._closed = False
+        self._warm: deque[Connection] = deque()
+        self._warm_in = os.getpid()
         self._lent: list[Connection] = []
         self._lent_by = os.getpid()
 
@@ -64,7 +68,9 @@ class Pool:
             try:
                 connection = self._living(pool)
                 if not self.pooled and not snapshot:
-                    return work(connection)
+                    done = work(connection)
+                    connection = self._keep(connection)
+                    return done
                 with connection.transaction():
                     connection.execute(_SNAPSHOT if snapshot else _LOCAL, prepare=False)
                     return work(connection)
@@ -88,11 +94,23 @@ class Pool:
     def _living(self, pool: ConnectionPool[Connection]) -> Connection:
         """Take a connection that has not died while it lay idle: what is sent over a dead one might have arrived."""
         while True:
-            connection = pool.getconn(_PATIENCE)
+            try:
+                connection = self._warm.pop() if self._warm_in == os.getpid() else pool.getconn(_PATIENCE)
+            except IndexError:
+                connection = pool.getconn(_PATIENCE)
             if not _is_dead(connection):
                 return connection
             connection.close()
             pool.putconn(connection)
+
+    def _keep(self, connection: Connection) -> Connection | None:
+        """Keep a connection at hand for the next call, which spares it the way through the pool; or give it back."""
+        if len(self._warm) >= _MOST_WARM or self._closed or connection.closed:
+            return connection
+        if self._warm_in != os.getpid():
+            self._warm, self._warm_in = deque(), os.getpid()
+        self._warm.append(connection)
+        return None
 
     def connect(self, **options: Any) -> Connection:
         """Open a connection of one's own."""
@@ -143,6 +161,8 @@ class Pool:
             for connection in lent:
                 connection.close()
         if pool is not None:
+            while self._warm and self._warm_in == os.getpid():
+                pool.putconn(self._warm.pop())
             pool.close(1.0)
 
     def _pool(self) -> ConnectionPool[Connection]:
