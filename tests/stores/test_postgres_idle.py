@@ -17,7 +17,7 @@ import pytest
 from holdfast import Context, Holdfast
 from tests.servers import Server, own, until, working
 
-FEW, CROWD = 10, 30
+FEW, CROWD = 20, 40
 GOAL, GOAL_CROWD = 20.0, 200
 """Statements a second, in all, that so many idle workers may cost."""
 _NAMES = count(1)

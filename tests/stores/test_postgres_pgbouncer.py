@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, JobFunction, KeyConflict, Permanent, Retry
+from holdfast import Context, Holdfast, JobFunction, KeyConflict, Permanent, Retry
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention
 from holdfast.domain.lifecycle import Answer
@@ -240,3 +240,20 @@ def test_the_command_line_works_through_it(app: Holdfast, add: "JobFunction[[int
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_handlers_own_transaction_works_through_it(app: Holdfast, direct: str) -> None:
+    """S24: the same statement many times over, so that a prepared one would be missed in another session."""
+    with psycopg.connect(direct, autocommit=True) as db:
+        db.execute("CREATE TABLE effect (n integer)")
+
+        @app.job
+        def note(n: int, ctx: Context) -> int:
+            with ctx.transaction() as own:
+                own.execute("INSERT INTO effect VALUES (%(n)s)", {"n": n})
+            return n
+
+        jobs = app.enqueue_many([note.prepare(n) for n in range(100)])
+        app.run_worker(until_idle=True)
+        assert [job.refresh().attempt for job in jobs] == [1] * 100
+        assert db.execute("SELECT count(DISTINCT n), count(*) FROM effect").fetchone() == (100, 100)
