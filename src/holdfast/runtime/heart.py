@@ -27,7 +27,7 @@ _STOP_GRACE = 2.0
 _RETRY = 1.0
 _LOOK = 0.25
 """Seconds between two looks while a heartbeat is under way."""
-ENLIST: Micros = 40 * SECOND
+ENLIST: Micros = 60 * SECOND
 """How often a worker with nothing in hand tells that it is there: two hundred of them must not keep a store busy."""
 
 

@@ -31,7 +31,7 @@ from holdfast.runtime.pace import Pace
 log = logging.getLogger("holdfast.worker")
 POLL = 0.5
 """The longest a worker goes without looking for work, in seconds: the fallback for a wake-up that got lost."""
-CALLED_POLL = 30.0
+CALLED_POLL = 60.0
 """The same on a store that calls idle workers whatever happens."""
 SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
@@ -87,6 +87,8 @@ class Worker:
         trips = 2 if store.capabilities.concurrent else 1
         self._pace = Pace(concurrency, clock.monotonic(), prefetch=not self._capped, trips=trips)
         self._finished: deque[tuple[Attempt, Move | None]] = deque()
+        self._unanswered: list[str] = []
+        """Lease ids of claims that were never answered: asked for again, what such a claim took is given back to us."""
         self._asked = 0
         """How many jobs trips under way have asked for."""
         self._hands = threading.Lock()
@@ -200,6 +202,8 @@ class Worker:
         except StoreError as error:
             with self._hands:
                 self._asked -= asked
+                if want is not None:
+                    self._unanswered.append(want.lease_id)
                 self._finished.extendleft(reversed(batch))
             self._complain(error)
             return 0
@@ -217,11 +221,12 @@ class Worker:
         room = self._room()
         if room <= 0:
             return None
+        lease_id = self._unanswered.pop() if self._unanswered else self._lease_id()
         if self.queues is None:
-            return Claim(self.id, self._lease_id(), self._settings.lease, room)
+            return Claim(self.id, lease_id, self._settings.lease, room)
         taken = Counter(attempt.job.queue for attempt in self.held.values()) if self._capped else Counter()
         queues = {name: room if most is None else min(room, most - taken[name]) for name, most in self.queues.items()}
-        return Claim(self.id, self._lease_id(), self._settings.lease, room, queues)
+        return Claim(self.id, lease_id, self._settings.lease, room, queues)
 
     def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
         lanes: dict[str, list[Attempt]] = defaultdict(list)

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 
@@ -32,7 +32,7 @@ _LOOK = 0.25
 """Seconds between two looks of the leader."""
 _SOON = 0.02
 """Seconds between two looks of the leader when there is news: what was stored just now may come due at any moment."""
-_ASK = 0.2
+_ASK = 0.5
 """Seconds between two questions for the lead, whoever of the crowd asks."""
 _HEED = 8
 """How many of a crowd heed a wake-up."""
@@ -185,13 +185,16 @@ class Bell:
         return ears
 
     def _hear(self, ears: Connection | None, queues: Sequence[str] | None, timeout: float) -> bool:
-        sources: list[Any] = [self._woken] if ears is None else [self._woken, ears.pgconn.socket]
+        listening = select.poll()
+        listening.register(self._woken, select.POLLIN)
         try:
-            ready, _, _ = select.select(sources, [], [], timeout)
-        except (OSError, ValueError):
+            if ears is not None:
+                listening.register(ears.pgconn.socket, select.POLLIN)
+            ready = {number for number, _ in listening.poll(timeout * 1000)}
+        except (OSError, ValueError, psycopg.Error):
             return self._deafened()
         rung = False
-        if self._woken in ready:
+        if self._woken.fileno() in ready:
             with suppress(OSError):
                 self._woken.recv(1024)
             rung = True

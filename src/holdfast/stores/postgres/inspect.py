@@ -7,9 +7,6 @@ from holdfast.port.store import Finding, Query
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.pool import Connection
 
-_TOUCHED = "(place.past).version IS NOT NULL"
-_MANY = 100_000
-"""So many waiting jobs are no longer sorted to find the newest of them."""
 _STATE = {
     "created": "'created' = %(state)s",
     "waiting": "coalesce((place.past).state, 'queued') = %(state)s",
@@ -38,13 +35,8 @@ def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
     found: list[JobRecord] = []
     asked = tuple(text for name, text in _FILTERS.items() if name in wanted)
     for place in sql.PLACES if query.state is None else (rows.place_of(query.state),):
-        standing = tuple(_standing(query, place))
-        if place == "waiting" and _many_wait(db, schema):
-            found += map(rows.record, db.execute(sql.find(schema, place, (*standing, _TOUCHED), asked), wanted))
-            walking = (text.replace("place.job_id", "job.id").replace("place.", "untouched.") for text in standing)
-            found += map(rows.record, db.execute(sql.find_untouched(schema, (*walking, *asked)), wanted))
-        else:
-            found += map(rows.record, db.execute(sql.find(schema, place, standing, asked), wanted))
+        statement = sql.find(schema, place, tuple(_standing(query, place)), asked)
+        found += map(rows.record, db.execute(statement, wanted))
     return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
 
 
@@ -56,11 +48,6 @@ def _standing(query: Query, place: str) -> Iterator[str]:
         yield "place.state = 'dead'" if query.state == "dead" else _STATE[place]
     if query.error_code is not None:
         yield _ERROR[place]
-
-
-def _many_wait(db: Connection, schema: str) -> bool:
-    counts = db.execute(sql.statement(schema, "counts"))
-    return bool(sum(jobs for _, state, jobs in counts if state in ("queued", "retrying")) > _MANY)
 
 
 def check(db: Connection, schema: str) -> list[Finding]:

@@ -216,7 +216,9 @@ class Pool:
 def _is_dead(connection: Connection) -> bool:
     """Tell whether the other side has closed an idle connection: there is something to read, and it is the end."""
     try:
-        while select.select([connection.pgconn.socket], [], [], 0)[0]:
+        news = select.poll()
+        news.register(connection.pgconn.socket, select.POLLIN)
+        while news.poll(0):
             connection.pgconn.consume_input()
             if connection.pgconn.status != ConnStatus.OK:
                 return True

@@ -61,17 +61,10 @@ def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, .
     """Give the statement that lists the jobs of one place, newest first: sorted, and then looked up one by one."""
     sorted_ = (
         f"(SELECT * FROM {{schema}}.{place} AS place WHERE {' AND '.join((*standing, 'TRUE'))} "  # noqa: S608 - constants
-        "ORDER BY job_id DESC OFFSET 0)"
+        f"ORDER BY job_id DESC{'' if asked else ' LIMIT %(limit)s'} OFFSET 0)"
     )
     text = _select(place, _OF.replace("{schema}.%s", sorted_, 1), " AND ".join((*asked, "TRUE")))
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
-
-
-@cache
-def find_untouched(schema: str, filters: tuple[str, ...]) -> LiteralString:
-    """Give the statement that lists untouched jobs by walking all jobs, which pays when most of the newest wait."""
-    text = _select("waiting", _UNTOUCHED, " AND ".join((*filters, "TRUE")))
-    return _fill(f"{text}\nORDER BY job.id DESC LIMIT %(limit)s", schema, "")
 
 
 def _fill(text: str, schema: str, lanes: str) -> LiteralString:

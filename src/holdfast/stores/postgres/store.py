@@ -47,6 +47,8 @@ class PostgresStore:
         self._schema = self.address.schema
         self._offset: tuple[float, Micros] | None = None
         self._marks = Marks()
+        self._unanswered: set[str] = set()
+        """Lease ids of claims of which it is not known what they took."""
         self._reaped: Micros = START.at
         schema.ready(self.pool)
         self._bell = Bell(self.pool, self._schema, self._callable)
@@ -72,7 +74,7 @@ class PostgresStore:
         jobs = [one for group in groups for one in group]
         if not jobs:
             return [[] for _ in groups]
-        if len(jobs) == 1 and jobs[0][1].key is None and jobs[0][1].state is State.QUEUED:
+        if len(groups) == len(jobs) == 1 and jobs[0][1].key is None and jobs[0][1].state is State.QUEUED:
             with suppress(errors.UniqueViolation):
                 return [self._insert_alone(*jobs[0])]
         try:
@@ -156,8 +158,13 @@ class PostgresStore:
             answers = [Answer.OK if move.id in at_once else next(early) for move in moves]
         else:
             answers = [Answer.OK] * len(moves)
-        tries = iter(range(2))
-        done, claimed = self.pool.run(lambda db: self._trip(db, completes, want, again=next(tries, 1) > 0))
+        tries = iter([want.lease_id in self._unanswered])
+        try:
+            done, claimed = self.pool.run(lambda db: self._trip(db, completes, want, again=next(tries, True)))
+        except StoreError:
+            self._unanswered.add(want.lease_id)
+            raise
+        self._unanswered.discard(want.lease_id)
         if len(done) < len(completes):
             rest = {move.id: move for move in completes if move.id not in done}
             late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
