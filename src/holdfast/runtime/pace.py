@@ -46,4 +46,4 @@ class Pace:
         """How many jobs to hold, running ones included."""
         if not self._prefetch:
             return self._concurrency
-        return self._concurrency + min(MOST, int(self._rate * HORIZON)) * self._trips
+        return self._concurrency + min(MOST * self._trips, int(self._rate * HORIZON)) * self._trips
