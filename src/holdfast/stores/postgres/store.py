@@ -32,6 +32,10 @@ _FRESH = 60.0
 """Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
 
 
+_WHOLE = 60
+"""Of so many looks for ended leases, one looks at all."""
+
+
 class PostgresStore:
     """Jobs in one schema of a database."""
 
@@ -50,6 +54,8 @@ class PostgresStore:
         self._unanswered: set[str] = set()
         """Lease ids of claims of which it is not known what they took."""
         self._reaped: Micros = START.at
+        """No lease ended before this, as far as was seen; forgotten at times, because a clock may be set back."""
+        self._reapings = 0
         schema.ready(self.pool)
         self._bell = Bell(self.pool, self._schema, self._callable)
 
@@ -270,6 +276,9 @@ class PostgresStore:
     def expired(self, limit: int) -> list[JobRecord]:
         """List jobs that time has run out on."""
         now, given = self.now(), self._given
+        self._reapings += 1
+        if self._reapings % _WHOLE == 0:
+            self._reaped = START.at
 
         def work(db: Connection) -> tuple[list[Any], list[Any]]:
             with db.pipeline():
