@@ -391,8 +391,10 @@ def strangers(address: str) -> Iterator[tuple[Any, str]]:
     with engine(address) as made:
         yield made, takes + "sqlalchemy's Engine"
         yield orm.sessionmaker(made), takes + "sqlalchemy's sessionmaker"
-    with sqlalchemy.create_engine("sqlite://").connect() as lite:
+    other = sqlalchemy.create_engine("sqlite://")
+    with other.connect() as lite:
         yield lite, "is to sqlite, but the jobs are kept in PostgreSQL"
+    other.dispose()
 
 
 def test_what_is_no_connection_is_refused(app: Holdfast, add: Add, postgres_server: str) -> None:
