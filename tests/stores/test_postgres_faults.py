@@ -410,6 +410,10 @@ sys.exit(status or (counts["succeeded"] != 42))
 
 def test_a_store_used_across_a_fork_works_in_both_processes(url: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", FORKING, url], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
