@@ -1,7 +1,7 @@
 """Waking idle workers: LISTEN and NOTIFY, debounced, and one worker who looks on behalf of all.
 
-A notification is a hint. It is sent after the commit, from a thread of its own, at most a hundred times a second,
-because PostgreSQL lets only one notifying transaction commit at a time. What nobody was notified of (a job enqueued
+A notification is a hint. A process sends at most a hundred a second, because PostgreSQL lets only one notifying
+transaction commit at a time: a lone enqueue sends its own along, and while that is fresh a thread gathers the others. What nobody was notified of (a job enqueued
 in a caller's transaction or by plain SQL, one that comes due) is called out by the worker that leads: it looks a few
 times a second, so that two hundred idle workers need not. A wake-up that reaches a crowd is heeded by a few of it.
 

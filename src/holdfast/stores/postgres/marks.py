@@ -59,7 +59,7 @@ class Marks:
         """Give the lanes to read and where to start; `None` asks for a look from the front."""
         since = now - self._looked
         front = since >= self._cost * _SHARE and (not self._many or since >= _LOOK)
-        return None if front else self._lanes
+        return None if front else self._lanes.copy()  # another trip may be learning meanwhile
 
     def took(self, jobs: Collection[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
         """Learn what a claim took, and how long: what a look from the front took beyond the usual is its cost."""

@@ -72,12 +72,9 @@ class Settlement:
         return [answer for answer in answers if answer is not None]
 
     def _complete_first(self, moves: Sequence[Move]) -> list[Answer]:
+        """Write moves of different jobs: completions together, and then what is left."""
         completes = completable(moves)
         done = self.complete(completes) if completes else set()
-        return self.settle_rest(moves, done)
-
-    def settle_rest(self, moves: Sequence[Move], done: set[str]) -> list[Answer]:
-        """Write the moves, each of another job, of a batch of which some are done."""
         rest = [move for move in moves if move.id not in done]
         answers = dict(zip([move.id for move in rest], self.write(rest) if rest else [], strict=True))
         return [answers.get(move.id, Answer.OK) for move in moves]

@@ -238,7 +238,7 @@ class PostgresStore:
             "lease_ids": [beat.lease_id for beat in ordered],
             "begun": [beat.id for beat in ordered if beat.begun],
         }
-        held = dict(self._all("heartbeat", parameters))
+        held = dict(self._all("heartbeat", parameters, writes=True))
         lost = [beat.id for beat in beats if beat.id not in held]
         records = dict(zip(lost, self.read(lost), strict=True)) if lost else {}
         return [
@@ -322,10 +322,7 @@ class PostgresStore:
 
     def enlist(self, worker: WorkerRecord) -> None:
         """Record a worker process."""
-        parameters = {
-            "id": worker.id, "record": json.dumps(worker), "expires_at": worker.expires_at,
-        }  # fmt: skip
-        self._do("enlist", parameters)
+        self._do("enlist", {"id": worker.id, "record": json.dumps(worker), "expires_at": worker.expires_at})
 
     def dismiss(self, worker_id: str) -> None:
         """Forget a worker process, and those that are long gone."""
@@ -340,7 +337,8 @@ class PostgresStore:
         """Take or keep a role for a term; who was refused does not ask again before the term can be over."""
         if self._clock is None and self._bell.knows_leader(role):
             return False
-        ((leads, crowd),) = self._all("lead", {"name": role, "owner": owner, "now": self._given, "term": term})
+        parameters = {"name": role, "owner": owner, "now": self._given, "term": term}
+        ((leads, crowd),) = self._all("lead", parameters, writes=True)
         if self._clock is None:
             self._bell.told_leader(role, leads=leads, term=term / 1_000_000, crowd=crowd)
         return bool(leads)
@@ -399,8 +397,8 @@ class PostgresStore:
     def _sql(self, name: str, lanes: str = "") -> LiteralString:
         return sql.statement(self._schema, name, lanes)
 
-    def _all(self, name: str, parameters: dict[str, Any]) -> list[Any]:
-        return self.pool.run(lambda db: db.execute(self._sql(name), parameters).fetchall(), writes=False)
+    def _all(self, name: str, parameters: dict[str, Any], *, writes: bool = False) -> list[Any]:
+        return self.pool.run(lambda db: db.execute(self._sql(name), parameters).fetchall(), writes=writes)
 
     def _one(self, name: str) -> Any:
         return self.pool.run(lambda db: db.execute(self._sql(name)).fetchone(), writes=False)
