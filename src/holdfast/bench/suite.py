@@ -1,19 +1,17 @@
 """The whole of `holdfast bench`: every measure in rounds, ours and the floors in turn, and what came of it."""
 
-import signal
 import statistics
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, NamedTuple
 
 from holdfast.bench import measures
 from holdfast.bench.lines import Line
 from holdfast.bench.measures import Drained, Latency
 from holdfast.bench.place import Place, place
+from holdfast.runtime.signals import ends_on_signals
 
 BATCHES = (100, 500, 1_000)
 _SLICES = 10
@@ -256,21 +254,3 @@ def run(url: str, sizes: Sizes, processes: Sequence[int], tell: Callable[[str], 
     """Measure a store, in a place beside it that is gone afterwards, also after Ctrl-C."""
     with ends_on_signals(), place(url) as where:
         return Suite(where, sizes, processes, tell).run()
-
-
-@contextmanager
-def ends_on_signals() -> Iterator[None]:
-    """Let SIGTERM, and the end of the terminal, end the benchmark as Ctrl-C does: with everything cleaned up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

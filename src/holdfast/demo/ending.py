@@ -3,35 +3,15 @@
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 from holdfast.demo.crew import Crew
 
 LAST_RESORT = 38.0
 """Seconds after which the demo ends whatever is the matter."""
-
-
-@contextlib.contextmanager
-def ends_on_signals() -> Iterator[None]:
-    """Let SIGTERM, and the end of the terminal, end the demo as Ctrl-C does: with everything cleaned up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

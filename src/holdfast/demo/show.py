@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from holdfast.demo import plan, proof
-from holdfast.demo.ending import ends_on_signals, last_resort
+from holdfast.demo.ending import last_resort
 from holdfast.demo.play import WORKERS, Demo
 from holdfast.demo.proof import Verdict
 from holdfast.demo.screen import Screen, proof_table
+from holdfast.runtime.signals import ends_on_signals
 
 
 def show(jobs: int, seed: int, *, live: bool) -> int:

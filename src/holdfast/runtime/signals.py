@@ -38,6 +38,24 @@ def stopping_by_signal(stop: Callable[[], None]) -> Iterator[None]:
         asked.put(False)
 
 
+@contextlib.contextmanager
+def ends_on_signals() -> Iterator[None]:
+    """Let SIGTERM, and the end of the terminal, end a command as Ctrl-C does: with everything cleaned up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def ending(code: int) -> str:
     """Say how a process ended, from its return code."""
     if code >= 0:

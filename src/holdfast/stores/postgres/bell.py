@@ -1,9 +1,10 @@
 """Waking idle workers: LISTEN and NOTIFY, debounced, and one worker who looks on behalf of all.
 
 A notification is a hint. A process sends at most a hundred a second, because PostgreSQL lets only one notifying
-transaction commit at a time: a lone enqueue sends its own along, and while that is fresh a thread gathers the others. What nobody was notified of (a job enqueued
-in a caller's transaction or by plain SQL, one that comes due) is called out by the worker that leads: it looks a few
-times a second, so that two hundred idle workers need not. A wake-up that reaches a crowd is heeded by a few of it.
+transaction commit at a time: a lone enqueue sends its own along, and while that is fresh a thread gathers the others.
+What nobody was notified of (a job enqueued in a caller's transaction or by plain SQL, one that comes due) is called out
+by the worker that leads: it looks a few times a second, so that two hundred idle workers need not. A wake-up that
+reaches a crowd is heeded by a few of it.
 
 Behind a pooler that lends sessions by the transaction nothing can be listened for; workers then look by themselves,
 the more seldom the longer there was nothing.
