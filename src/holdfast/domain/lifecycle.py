@@ -145,12 +145,18 @@ class Answer(StrEnum):
     """The store cannot keep what this move carries; the rest of its batch was not held up by it."""
 
 
+def refusal(state: State | None) -> Answer:
+    """Say why nothing can be done for whoever does not hold a job in this state; no state means no job."""
+    if state is None:
+        return Answer.ABSENT
+    return Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED
+
+
 def require(job: JobRecord, verb: Verb) -> None:
     """Raise `IllegalMove` unless the verb is legal in the job's state."""
     if job.state not in LEGAL[verb]:
-        reason = Answer.NO_OP_TERMINAL if job.state in TERMINAL else Answer.ALREADY_CLAIMED
         msg = f"A job that is {job.state} cannot {verb}."
-        raise IllegalMove(msg, reason=reason)
+        raise IllegalMove(msg, reason=refusal(job.state))
 
 
 def create(id: str, new: NewJob, now: Micros) -> JobRecord:  # noqa: A002 - the record's own word
@@ -377,7 +383,7 @@ def answer(job: JobRecord | None, move: Move) -> Answer:
             return Answer.CANCEL_REQUESTED
         if job.state is move.state and move.verb is not Verb.CHECKPOINT:
             return Answer.OK
-    return Answer.NO_OP_TERMINAL if job.state in TERMINAL else Answer.ALREADY_CLAIMED
+    return refusal(job.state)
 
 
 def apply(job: JobRecord, move: Move, now: Micros) -> JobRecord:

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import BadInput, KeyConflict, StoreError, StoreUnavailable
-from holdfast.domain.job import CLAIMABLE, TERMINAL, AttemptRecord, JobRecord, State, StepRecord
+from holdfast.domain.job import CLAIMABLE, AttemptRecord, JobRecord, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Held, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
@@ -159,7 +159,7 @@ class MemoryStore:
         if job is None:
             return Answer.ABSENT
         if job.state is not State.RUNNING or (job.token, job.lease_id) != Held(beat.token, beat.lease_id):
-            return Answer.NO_OP_TERMINAL if job.state in TERMINAL else Answer.ALREADY_CLAIMED
+            return lifecycle.refusal(job.state)
         self._jobs[beat.id] = lifecycle.beat(job, lease=lease, begun=beat.begun, now=self.now())
         return Answer.CANCEL_REQUESTED if job.cancel_requested else Answer.OK
 

@@ -12,8 +12,9 @@ from typing import Any, LiteralString
 
 from psycopg import errors
 
+from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict, StoreError
-from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, NewJob, State, StepRecord
+from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import MINUTE, Micros
 from holdfast.port.clock import Clock
@@ -240,9 +241,11 @@ class PostgresStore:
         }
         held = dict(self._all("heartbeat", parameters, writes=True))
         lost = [beat.id for beat in beats if beat.id not in held]
-        records = dict(zip(lost, self.read(lost), strict=True)) if lost else {}
+        states = {job.id: job.state for job in self.read(lost) if job is not None} if lost else {}
         return [
-            (Answer.CANCEL_REQUESTED if held[beat.id] else Answer.OK) if beat.id in held else _lost(records[beat.id])
+            lifecycle.refusal(states.get(beat.id))
+            if beat.id not in held
+            else (Answer.CANCEL_REQUESTED if held[beat.id] else Answer.OK)
             for beat in beats
         ]
 
@@ -413,9 +416,3 @@ def _wanted(lanes: dict[Lane, Mark], want: Claim) -> list[tuple[Lane, int, Mark]
         return [(lane, want.limit, mark) for lane, mark in lanes.items() if lane.queue not in want.full]
     room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
     return [(lane, room[lane.queue], mark) for lane, mark in lanes.items() if lane.queue in room]
-
-
-def _lost(job: JobRecord | None) -> Answer:
-    if job is None:
-        return Answer.ABSENT
-    return Answer.NO_OP_TERMINAL if job.state in TERMINAL else Answer.ALREADY_CLAIMED

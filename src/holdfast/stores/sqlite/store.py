@@ -20,7 +20,7 @@ import apsw
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import BadInput, KeyConflict, StoreError
-from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, NewJob, State, StepRecord
+from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import Micros
 from holdfast.port.clock import Clock, SystemClock
@@ -493,8 +493,6 @@ def _tally(db: Connection, deltas: Deltas) -> None:
 
 
 def _still_held(beat: Beat, state: str | None, token: int, lease_id: str | None, cancel: int) -> Answer:
-    if state is None:
-        return Answer.ABSENT
     if state == State.RUNNING and (token, lease_id) == (beat.token, beat.lease_id):
         return Answer.CANCEL_REQUESTED if cancel else Answer.OK
-    return Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED
+    return lifecycle.refusal(None if state is None else State(state))
