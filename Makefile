@@ -23,6 +23,12 @@ help: ## show this list
 demo: $(READY) ## watch several hundred jobs survive a killed worker (under 40 s)
 	@$(BIN)/holdfast demo
 
+.PHONY: examples
+examples: $(READY) ## run the examples: documents, daily summaries, an order with undo
+	@for name in document_pipeline daily_summaries order_with_undo; do \
+		echo "examples: $$name"; $(BIN)/python examples/$$name.py || exit 1; echo; \
+	done
+
 .PHONY: test
 test: ## all that must pass before a change goes in: lint, types, arch, unit
 	@$(MAKE) lint
@@ -46,10 +52,23 @@ arch: $(READY) ## import-linter: which layer may import which
 	@echo "arch: import-linter"
 	@$(BIN)/lint-imports --no-logo > .venv/arch.log 2>&1 || { cat .venv/arch.log; exit 1; }
 
+AWS := tests/aws $(foreach suite,conformance races machine,tests/$(suite)/test_dynamodb.py tests/$(suite)/test_contract.py)
+
 .PHONY: unit
-unit: $(READY) ## pytest, without the long chaos runs
+unit: $(READY) ## pytest, without the long runs: chaos, mutants, aws, browser
 	@echo "unit: pytest"
-	@$(BIN)/python -m pytest -q --ignore=tests/chaos --ignore=tests/mutants
+	@$(BIN)/python -m pytest -q -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS:%=--ignore=%)
+
+.PHONY: aws
+aws: $(READY) ## the suites of the stores on AWS, on an emulator that is installed in .venv-aws
+	@echo "aws: pytest"
+	@$(BIN)/python -m pytest -q $(AWS)
+	@$(BIN)/python -m pytest -q -m aws tests/seeds tests/runtime
+
+.PHONY: browser
+browser: $(READY) ## the dashboard in Chromium, with screenshots of every page in .artifacts/screenshots
+	@echo "browser: pytest"
+	@$(BIN)/python -m pytest -q tests/browser
 
 .PHONY: fmt
 fmt: $(READY) ## format, and mend what ruff can mend
@@ -93,7 +112,7 @@ build: $(READY) ## the wheel and the source archive, in dist/
 
 .PHONY: clean
 clean: ## remove all that was built, .venv too
-	@rm -rf .venv .venv-lock .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-aws .venv-lock .venv-peers .artifacts build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 define check_python

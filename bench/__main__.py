@@ -15,7 +15,7 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import postgres, scale
+from bench import aws, dashboard, flow, http, postgres, scale, workflows
 from bench.comparison import Comparison
 from bench.measures import Bench
 from bench.peers.server import server
@@ -24,9 +24,14 @@ from holdfast.bench.lines import HEADINGS, Line
 
 PARTS = {
     "sqlite": "SQLite",
+    "flow": "Flow control on SQLite and PostgreSQL",
     "postgres": "PostgreSQL",
+    "http": "The server on SQLite",
+    "dashboard": "The dashboard on SQLite",
+    "workflows": "Workflows on SQLite and PostgreSQL",
     "scale": "PostgreSQL, large tables and many workers",
     "peers": "PostgreSQL, beside the peers",
+    "aws": "DynamoDB and SQS, on an emulator",
 }
 
 
@@ -44,8 +49,10 @@ def main(arguments: list[str]) -> int:
     found: dict[str, list[Line]] = {}
     with ExitStack() as stack:
         conninfo, about = "", _machine()
-        for part in options.part or (["peers"] if options.peers else ["sqlite", "postgres", "scale"]):
-            if part != "sqlite" and not conninfo:
+        for part in options.part or (
+            ["peers"] if options.peers else ["sqlite", "flow", "http", "dashboard", "postgres", "workflows", "scale"]
+        ):
+            if part not in ("sqlite", "http", "dashboard", "aws") and not conninfo:
                 conninfo = stack.enter_context(server())
                 about = ", ".join(f"{name} {value}" for name, value in postgresql.settings(conninfo).items())
             found[part] = []
@@ -74,8 +81,18 @@ def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool
     match part:
         case "sqlite":
             yield from _sqlite(short=short)
+        case "http":
+            yield from _in_folder(lambda folder: http.lines(folder, tell, short=short))
+        case "dashboard":
+            yield from _in_folder(lambda folder: dashboard.lines(folder, tell, short=short))
         case "postgres":
             yield from postgres.lines(conninfo, tell, short=short)
+        case "workflows":
+            yield from _in_folder(lambda folder: workflows.lines(folder, conninfo, tell, short=short))
+        case "aws":
+            yield from aws.lines(tell, short=short)
+        case "flow":
+            yield from _in_folder(lambda folder: flow.lines(folder, conninfo, tell, short=short))
         case "scale":
             yield from scale.Scale(conninfo, scale.SHORT if short else scale.Sizes(), tell).lines()
         case _:
@@ -88,8 +105,13 @@ def _sqlite(*, short: bool) -> Iterator[Line]:
         if short
         else {"jobs": 50_000, "backlog": 1_000_000, "rounds": 3}
     )
+    yield from _in_folder(lambda folder: Bench(folder, **sizes).lines())
+
+
+def _in_folder(measure: Callable[[Path], Iterator[Line]]) -> Iterator[Line]:
+    """Measure in a folder on this disk that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
-        yield from Bench(Path(folder).resolve(), **sizes).lines()
+        yield from measure(Path(folder).resolve())
 
 
 def _teller(console: Console) -> Callable[[str], None]:

@@ -14,8 +14,8 @@ from holdfast.bench.processes import say
 from holdfast.bench.roles import application
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention
-from holdfast.domain.lifecycle import Move
 from holdfast.domain.moments import MINUTE
+from holdfast.domain.move import Move
 from holdfast.port.store import Claim, Store
 from holdfast.stores import open_store
 

@@ -33,6 +33,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Answer
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import PLANS
@@ -172,7 +173,7 @@ class Ours:
             answers, held = self._store.exchange(
                 moves, Claim("w", secrets.token_hex(8), 30 * SECOND, BATCH, {"q": BATCH})
             )
-            assert set(answers) <= {lifecycle.Answer.OK}
+            assert set(answers) <= {Answer.OK}
             done += len(answers)
             if not held:
                 return done

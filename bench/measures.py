@@ -19,7 +19,7 @@ from holdfast.bench.lines import Line
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.store import SQL
+from holdfast.stores.sqlite.sql import SQL
 
 _SLICES = 10
 """A lone enqueue and its floor take turns this often in a round: the disk's speed drifts within seconds."""

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests import postgres
+from tests.aws import emulator
+from tests.aws.swept import AT_ONCE
+from tests.workers import Working, running
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,32 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     url = postgres.schema_of(postgres_server)
     yield url
     postgres.drop(url)
+
+
+@pytest.fixture(scope="session")
+def aws_endpoint() -> Iterator[str]:
+    """Give the endpoint of a running emulator of AWS."""
+    with emulator.server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def dynamodb_url(aws_endpoint: str) -> Iterator[str]:
+    """Give the URL of an empty store in DynamoDB."""
+    url = emulator.table_of(aws_endpoint)
+    yield url
+    emulator.drop(url)
+
+
+@pytest.fixture
+def contract_url(aws_endpoint: str) -> Iterator[str]:
+    """Give the URL of an empty store of the contract, whose upkeep waits for nothing."""
+    url = emulator.contract_of(aws_endpoint, **AT_ONCE)
+    yield url
+    emulator.drop(url)
+
+
+@pytest.fixture
+def working() -> Working:
+    """Give a way to run a worker beside the test."""
+    return running

@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.main import program
 from holdfast.port.store import Capabilities
+from holdfast.stores.dynamodb import ContractStore, DynamoStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
@@ -25,6 +26,8 @@ _ENGINES = {
     "memory": MemoryStore.capabilities,
     "SQLite": SqliteStore.capabilities,
     "PostgreSQL": PostgresStore.capabilities,
+    "DynamoDB": DynamoStore.capabilities,
+    "DynamoDB with SQS": ContractStore.capabilities,
 }
 _TABLE = re.compile(r"^\| capability \|.*?\n(?=\n)", re.MULTILINE | re.DOTALL)
 _OPENING = """\

@@ -2,47 +2,68 @@
 and runs workers.
 """
 
+import asyncio
+import math
 import os
 import random
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, overload
-from uuid import UUID
+from typing import Any, Literal
 
+from holdfast.client.artifacts import Artifacts, default_url
 from holdfast.client.asynchronous import asynchronous
 from holdfast.client.collector import uncollected
-from holdfast.client.counts import Counts
-from holdfast.client.decorator import JobDecorator, checked_defaults
-from holdfast.client.explain import Explanation, explain
+from holdfast.client.decorator import WORKFLOW, JobDecorator, checked_defaults, require_steps
+from holdfast.client.drops import Drops
+from holdfast.client.forking import forked
 from holdfast.client.function import JobFunction, Prepared
+from holdfast.client.hooks import Hooks
 from holdfast.client.inserter import Inserter
 from holdfast.client.job import Job
-from holdfast.client.options import Options
+from holdfast.client.operator import Operator
+from holdfast.client.options import Options, served
+from holdfast.client.payload import mapping
+from holdfast.client.pipeline import Step, pipeline_function
 from holdfast.client.registry import JobHandler, Registry, handler_function, kind_of, text
+from holdfast.client.schedules import Schedules
 from holdfast.client.settings import settings
+from holdfast.client.sinks import JsonLines, Sinks, Webhook
+from holdfast.client.sinks.signature import SIGNATURE, TOLERANCE
 from holdfast.domain import codec, dialects, lifecycle
-from holdfast.domain.errors import BadInput, BadPayload, IllegalMove, JobCancelled, JobDead, JobNotFound, ResultTimeout
-from holdfast.domain.ids import Ids, job_id
-from holdfast.domain.job import TERMINAL, AttemptRecord, JobRecord, Retention, State
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.errors import (
+    BadInput,
+    IllegalMove,
+    InsufficientCredits,
+    JobCancelled,
+    JobDead,
+    KeyConflict,
+    ResultTimeout,
+)
+from holdfast.domain.job import TERMINAL, NewJob, Retention, State
+from holdfast.domain.move import Answer
+from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
-from holdfast.port.store import Inserted, InsertGroup, Query, Store
+from holdfast.port.store import Inserted, InsertGroup, Store
 from holdfast.runtime.delivery import Delivery
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.relay import Relay
 from holdfast.runtime.service import Service, worker_id
+from holdfast.runtime.stage import Hands
+from holdfast.runtime.telemetry.choice import Telemetry
+from holdfast.runtime.upkeep import Upkeep
 from holdfast.stores import open_store
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
-LARGEST_PAGE = 1_000
 _FIRST_LOOK, _LAST_LOOK = 0.002, 0.05
 _TRIES = 20
 
 
-class Holdfast:
+class Holdfast(Operator):
     """An application's jobs.
 
     `url` says where they are kept; without one it is `HOLDFAST_URL`, or else a file `holdfast.db` in this folder.
@@ -59,6 +80,9 @@ class Holdfast:
         unknown_kind_grace: float | timedelta = 60,
         max_payload: int = codec.MAX_BYTES,
         retention: Retention | None = None,
+        artifacts: str | None = None,
+        events: bool = False,
+        redaction: Redaction | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
@@ -71,19 +95,53 @@ class Holdfast:
             unknown_kind_grace=unknown_kind_grace,
             max_payload=max_payload,
             retention=retention,
+            artifacts=Artifacts(artifacts or default_url(self.url), max_payload, clock=clock),
+            events=events,
+            redaction=redaction,
         )
-        self.max_payload = self.settings.max_payload
+        self.telemetry = Telemetry(self.registry, self.settings.redaction, lambda: self.store)
+        """What this process tells about its jobs: nothing, until `instrument` is called."""
         self._clock = clock or SystemClock()
         self._given_clock = clock
+        self.schedules = Schedules(lambda: self.store, self._enqueue, self._clock.now)
+        """The stored schedules: list, add, pause, resume, run and remove them."""
+        self.sinks = Sinks()
+        """The sinks that were declared with `sink`."""
+        self.drops = Drops()
+        """The drops that were declared with `drop`."""
+        self.hooks = Hooks(lambda: self.store, self._enqueue, self._clock.now)
+        """The hooks that were declared with `hook`, and what receives requests to them."""
         self._lock = threading.Lock()
         self._opened: Store | None = None
         self._inserter: Inserter | None = None
         self._pid = 0
 
     @property
+    def max_payload(self) -> int:
+        """The largest payload that is taken, in bytes of JSON; what a record cannot hold goes to the artifacts."""
+        return self.settings.artifacts.largest
+
+    @property
     def job(self) -> JobDecorator:
         """Decorate a function as a kind of job: `@app.job`, or `@app.job(queue=..., retry=..., timeout=...)`."""
         return JobDecorator(self, {})
+
+    @property
+    def workflow(self) -> JobDecorator:
+        """Decorate a function with durable steps: `@app.workflow`, with the options of `@app.job`.
+
+        It takes a parameter `ctx: Context` and calls `ctx.step`, `ctx.sleep`, `ctx.wait_for` and `ctx.gather`.
+        """
+        return JobDecorator(self, {}, WORKFLOW)
+
+    def pipeline(self, name: str, steps: Sequence[Callable[..., Any] | Step], **defaults: Any) -> JobFunction[..., Any]:
+        """Make a kind of job of an ordered list of functions; takes the same defaults as `@app.job`.
+
+        Each gets the payload, the results of the steps before it by name, and the context, as far as it takes them.
+        """
+        fn, links = pipeline_function(text(name, "kind"), steps)
+        require_steps(fn, defaults.get("run_in"))
+        return self._decorated(fn, links=tuple(links), **checked_defaults(name=name, **defaults))
 
     def register(self, name: str, handler: type[JobHandler], **defaults: Any) -> JobFunction[..., Any]:
         """Register a handler class under a kind; takes the same defaults as `@app.job`."""
@@ -94,6 +152,84 @@ class Holdfast:
     ) -> JobFunction[..., Any]:
         kind = self.registry.add(kind_of(fn, name, run_in, **defaults))
         return JobFunction(self, kind, fn, Options())
+
+    def schedule(
+        self,
+        name: str,
+        prepared: Prepared,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        tz: str = "UTC",
+        catch_up: Literal["skip", "once", "all"] = "skip",
+    ) -> None:
+        """Have workers enqueue a prepared job by a cron line, read in a time zone, or every so many seconds.
+
+        `catch_up` says what is done about times that no worker was there for: nothing, one job for all, or one each.
+        """
+        self.schedules.declare(name, prepared, cron=cron, every=every, tz=tz, catch_up=catch_up)
+
+    def sink(
+        self,
+        name: str,
+        target: Callable[[Any], Any] | JsonLines | Webhook,
+        *,
+        batch: bool = False,
+        names: Iterable[str] | None = None,
+        max_tries: int | None = None,
+    ) -> None:
+        """Have workers deliver events to a function, a file of JSON lines or a webhook; turns events on.
+
+        `batch` gives a function lists of events; `names` leaves out events of other names; an event that was refused
+        `max_tries` times is passed over.
+        """
+        self.sinks.add(name, target, batch=batch, names=names, max_tries=max_tries)
+        self.settings = replace(self.settings, events=True)
+
+    def drop(
+        self,
+        name: str,
+        job: JobFunction[..., Any],
+        *,
+        watch: str | os.PathLike[str],
+        pattern: str = "*",
+        every: float | timedelta = 5,
+        settle: float | timedelta = 2,
+    ) -> None:
+        """Have workers enqueue a job for each new file of a folder, or object of a URL that fsspec knows.
+
+        They look every so many seconds, and take what fits the pattern and has not changed for `settle` seconds. The
+        job is given the fields of `Dropped`.
+        """
+        self.drops.declare(name, job, watch=watch, pattern=pattern, every=every, settle=settle)
+
+    def hook(
+        self,
+        name: str,
+        job: JobFunction[..., Any],
+        *,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        secret_env: str | None = None,
+        tolerance: float | timedelta = TOLERANCE,
+        header: str = SIGNATURE,
+    ) -> None:
+        """Have signed requests to `/v1/hooks/<name>` enqueue a job, with the body as its payload.
+
+        `secret` is what the sender signs with (several while it is changed), or `secret_env` names the variable that
+        holds it; `tolerance` is how many seconds the signature's time may be from this clock's.
+        """
+        self.hooks.declare(name, job, secret=secret, secret_env=secret_env, tolerance=tolerance, header=header)
+
+    def instrument(
+        self, *, metrics: bool = False, tracing: Any = False, sentry: bool = False, logs: bool = False
+    ) -> None:
+        """Have this process tell about its jobs: to Prometheus, OpenTelemetry and Sentry, and on its handlers' logs.
+
+        `tracing` is True, or a tracer provider to use in place of the global one. Call it before anything is enqueued
+        or run; what is on stays on.
+        """
+        self.telemetry.turn_on(metrics=metrics, tracing=tracing, sentry=sentry, logs=logs)
+        self._inserter = None
 
     def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
         """Store a job by its kind's name, with the payload as JSON text or as a mapping; options as in `using`."""
@@ -107,19 +243,24 @@ class Holdfast:
         """Validate a job by its kind's name, to be enqueued later."""
         known = self.registry[kind]
         if not isinstance(payload, str):
-            payload = codec.encode(_mapping(payload, kind), f"The payload of {kind}", self.max_payload)
+            payload = codec.encode(mapping(payload, kind), f"The payload of {kind}", self.max_payload)
         chosen = Options().having(**options)
-        return Prepared(chosen.new_job(known, known.binder.check(payload, self.max_payload)), chosen.connection)
+        new = chosen.new_job(known, known.binder.check(payload, self.max_payload))
+        return Prepared(new, chosen.connection, chosen.debounce)
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Store many prepared jobs in one batch, all or none."""
         batch = self._batch(prepared)
         with uncollected(len(batch)):
+            if any(codec.reference(new.payload) for new in batch):
+                return self._handles(self._insert_large(self._inserting(), batch))
             return self._handles(self._inserting().insert(batch)) if batch else []
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch = self._batch(prepared)
+        batch = await asyncio.to_thread(self._batch, prepared)
+        if any(codec.reference(new.payload) for new in batch):
+            return self._handles(await asyncio.to_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
     def _batch(self, prepared: Iterable[Prepared]) -> list[Any]:
@@ -130,127 +271,100 @@ class Holdfast:
         if any(one.connection is not None for one in batch):
             msg = "Jobs for the caller's own transaction are enqueued one by one: using(connection=...).enqueue(...)."
             raise BadInput(msg)
-        return [one.new for one in batch]
+        if any(one.debounce is not None for one in batch):
+            msg = "Debounced jobs are enqueued one by one: using(key=..., debounce=...).enqueue(...)."
+            raise BadInput(msg)
+        return [self._kept(one.new) for one in batch]
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
-        inserter = self._inserting()
+        inserter, new = self._inserting(), self._kept(prepared.new)
         if prepared.connection is not None:
-            return self._handles(self._insert_on(prepared, inserter))[0]
-        return self._handles(inserter.insert((prepared.new,)))[0]
+            with self.telemetry.enqueuing((new,)) as (new,):
+                stored = self.store.insert_on(prepared.connection, self._guest_group(new, inserter))
+            return self._handles(stored)[0]
+        if new is prepared.new:
+            (job,) = self._handles(inserter.insert((new,)))
+        else:
+            (job,) = self._handles(self._insert_large(inserter, [new]))
+        return job if prepared.debounce is None or not job.duplicate else self._debounced(prepared, job)
 
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]:
-        inserter = self._inserting()
+        inserter, new = self._inserting(), prepared.new
+        if not self.settings.artifacts.fits(new.payload):
+            if prepared.connection is None:
+                return await asyncio.to_thread(self._enqueue, prepared)
+            new = await asyncio.to_thread(self._kept, new)
         if prepared.connection is not None:
-            group = self._guest_group(prepared, inserter)
-            return self._handles(await self.store.ainsert_on(prepared.connection, group))[0]
-        return self._handles(await inserter.ainsert((prepared.new,)))[0]
+            with self.telemetry.enqueuing((new,)) as (new,):
+                stored = await self.store.ainsert_on(prepared.connection, self._guest_group(new, inserter))
+            return self._handles(stored)[0]
+        (job,) = self._handles(await inserter.ainsert((new,)))
+        if prepared.debounce is None or not job.duplicate:
+            return job
+        return await asyncio.to_thread(self._debounced, prepared, job)
 
-    def _insert_on(self, prepared: Prepared, inserter: Inserter) -> list[Inserted]:
-        return self.store.insert_on(prepared.connection, self._guest_group(prepared, inserter))
+    def _kept(self, new: NewJob) -> NewJob:
+        """Put a payload that is too large for a record where large ones are kept."""
+        artifacts = self.settings.artifacts
+        if artifacts.fits(new.payload):
+            return new
+        return new._replace(payload=artifacts.keep(new.payload, f"The payload of {new.kind}"))
 
-    def _guest_group(self, prepared: Prepared, inserter: Inserter) -> InsertGroup:
+    def _insert_large(self, inserter: Inserter, batch: Sequence[NewJob]) -> list[Inserted]:
+        """Store jobs whose payloads lie outside the store; what no stored job refers to is removed again."""
+        artifacts = self.settings.artifacts
+        try:
+            inserted = inserter.insert(batch)
+        except (KeyConflict, InsufficientCredits):
+            artifacts.forget([new.payload for new in batch])
+            raise
+        pairs = zip(inserted, batch, strict=True)
+        artifacts.forget([new.payload for one, new in pairs if one.duplicate and one.job.payload != new.payload])
+        return inserted
+
+    def _debounced(self, prepared: Prepared, job: Job[Any]) -> Job[Any]:
+        """Put off the job that is waiting under the same key; if it has begun meanwhile, another takes its place."""
+        assert prepared.debounce is not None
+        for _ in range(_TRIES):
+            try:
+                (answer,) = self.store.commit([lifecycle.postpone(job.record, prepared.debounce)])
+            except IllegalMove:
+                answer = Answer.ALREADY_CLAIMED
+            if answer is Answer.OK:
+                return job.refresh()
+            (job,) = self._handles(self._inserting().insert((self._kept(prepared.new),)))
+            if not job.duplicate:
+                return job
+        msg = f"Job {job.id} kept changing while it was being put off; try again."
+        raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
+
+    def _guest_group(self, new: NewJob, inserter: Inserter) -> InsertGroup:
         if not self.store.capabilities.caller_transactions:
             msg = f"The store {self.url} cannot enqueue inside a caller's transaction."
             raise BadInput(msg)
-        return inserter.group((prepared.new,))
+        return inserter.group((new,))
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]
 
-    def get(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
-        """Read one job; raises `JobNotFound`."""
-        return Job(self, self._record(job_id(id)))
-
-    def find(
-        self,
-        *,
-        state: str | None = None,
-        kind: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        error_code: str | None = None,
-        key: str | None = None,
-        before: UUID | str | None = None,
-        limit: int = 50,
-    ) -> list[Job[Any]]:
-        """List jobs by a filter, newest first; `before` continues after the last one of the page before."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
-            msg = f"limit is a whole number from 1 to {LARGEST_PAGE}, not {limit!r}."
-            raise BadInput(msg)
-        query = Query(
-            _state(state), kind, queue, tenant, error_code, key, None if before is None else job_id(before), limit
+    def _fork(self, id_: str, from_step: str) -> Job[Any]:
+        record = self._record(id_)
+        kind = self.registry.get(record.kind, record.code_version)
+        new = forked(
+            record, self.store.steps(id_), from_step, () if kind is None else [link.name for link in kind.links]
         )
-        return [Job(self, record) for record in self.store.find(query)]
+        new = new._replace(
+            payload=self._own(new.payload), steps=tuple((name, self._own(result)) for name, result in new.steps)
+        )
+        return self._handles(self._inserting().insert((new,)))[0]
 
-    def counts(self) -> Counts:
-        """Count jobs by state, and by queue in `.queues`."""
-        return Counts(self.store.counts())
+    def _own(self, stored: Any) -> Any:
+        """Give another job a copy of its own of what lies outside the store."""
+        artifacts = self.settings.artifacts
+        return stored if stored is None or not codec.reference(stored) else artifacts.put(artifacts.load(stored))
 
-    def explain(self, id: UUID | str) -> Explanation:  # noqa: A002 - the job's own word
-        """Say why a job is not running."""
-        return explain(self.store, self._record(job_id(id)))
-
-    def attempts(self, id: UUID | str) -> list[AttemptRecord]:  # noqa: A002 - the job's own word
-        """List the attempts of a job, oldest first, the running or successful one included."""
-        record = self._record(job_id(id))
-        last = lifecycle.last_attempt(record)
-        return self.store.attempts(record.id) + ([last] if last else [])
-
-    def envelope(self, id: UUID | str) -> dict[str, Any]:  # noqa: A002 - the job's own word
-        """Give the eight-field message that stands for the job's next delivery."""
-        return dialects.envelope(self._record(job_id(id)))
-
-    def cancel(self, id: UUID | str) -> Job[Any]:  # noqa: A002 - the job's own word
-        """Cancel a job: at once while it waits, by asking its worker while it runs; a finished job stays as it is."""
-        return Job(self, self._cancel(job_id(id)))
-
-    @overload
-    def redrive(self, id: UUID | str) -> Job[Any]: ...
-    @overload
-    def redrive(
-        self,
-        *,
-        kind: str | None = ...,
-        queue: str | None = ...,
-        tenant: str | None = ...,
-        error_code: str | None = ...,
-        limit: int | None = ...,
-    ) -> int: ...
-    def redrive(
-        self,
-        id: UUID | str | None = None,  # noqa: A002 - the job's own word
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        error_code: str | None = None,
-        limit: int | None = None,
-    ) -> Job[Any] | int:
-        """Run a dead job again as a new generation; or every dead job that a filter finds, giving their number."""
-        if id is not None:
-            return Job(self, self._redrive(job_id(id)))
-        query = Query(State.DEAD, kind, queue, tenant, error_code, limit=LARGEST_PAGE)
-        done = 0
-        while limit is None or done < limit:
-            page = self.store.find(query if limit is None else query._replace(limit=min(LARGEST_PAGE, limit - done)))
-            if not page:
-                break
-            answers = self.store.commit([lifecycle.redrive(job) for job in page])
-            done += sum(answer is Answer.OK for answer in answers)
-            query = query._replace(before=page[-1].id)
-        return done
-
-    def pause(self, queue: str) -> None:
-        """Let no worker claim from a queue."""
-        self.store.pause(text(queue, "queue"))
-
-    def resume(self, queue: str) -> None:
-        """Let workers claim from a queue again."""
-        self.store.resume(text(queue, "queue"))
-
-    def paused(self) -> frozenset[str]:
-        """Name the paused queues."""
-        return self.store.paused()
+    def _load(self, stored: str) -> str:
+        return self.settings.artifacts.load(stored)
 
     def service(
         self,
@@ -269,9 +383,14 @@ class Holdfast:
             registry=self.registry,
             settings=self.settings,
             clock=self._clock,
-            queues=_queues(queues),
+            queues=served(queues),
             concurrency=slots,
             id=worker_id,
+            declared=self.schedules.declared,
+            rules=self.limits.declared,
+            sinks=self.sinks,
+            watch=self.telemetry.of_worker(),
+            drops=self.drops,
         )
 
     def run_worker(
@@ -290,16 +409,38 @@ class Holdfast:
 
     def process(self, envelope: str | bytes | Mapping[str, Any]) -> str:
         """Process one delivery: "claimed", "already-claimed" or "no-op-terminal"."""
-        delivery = Delivery(
+        return self.delivery().process(dialects.read_envelope(envelope))
+
+    def delivery(self, *, within: float = math.inf) -> Delivery:
+        """Make what processes deliveries; a handler that still runs after `within` seconds gives its job back."""
+        return Delivery(
             self.store,
             self.registry,
             self.settings,
-            Executor(self.settings, random.random, self.store.transaction),
+            Executor(self.settings, random.random, self.store.transaction, self._hands(), self.telemetry.watch),
             self._clock,
             worker_id(),
             lambda: secrets.token_hex(8),
+            self._clock.monotonic() + within,
         )
-        return delivery.process(dialects.read_envelope(envelope))
+
+    def sweep(self, *, within: float = 10) -> None:
+        """Do once what workers do beside their jobs, unless another process is at it: take back lost jobs, fire
+        schedules, purge; then deliver events, for `within` seconds at the most.
+
+        For places where no worker stays up.
+        """
+        store, owner = self.store, worker_id()
+        settings = replace(self.settings, events=self._public)
+        Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared).round()
+        relay = Relay(store, self.sinks, owner, self._clock)
+        relay.start()
+        relay.flush(within)
+        relay.stop(within)
+
+    def _hands(self) -> Hands:
+        ids, watch = self._inserting().take, self.telemetry.watch
+        return Hands(self.store, self.registry, self.settings, random.random, ids, watch=watch)
 
     @property
     def store(self) -> Store:
@@ -329,17 +470,9 @@ class Holdfast:
             store = self.store
             with self._lock:
                 if self._inserter is None or self._pid != os.getpid():
-                    ids = Ids(lambda: self._clock.now() // 1000, random.Random().getrandbits)  # noqa: S311 - ids are names, not secrets
-                    self._inserter = Inserter(store, ids)
+                    self._inserter = Inserter.on(store, self._clock, self.telemetry.watch)
                     self._pid = os.getpid()
         return self._inserter
-
-    def _record(self, id_: str) -> JobRecord:
-        (record,) = self.store.read([id_])
-        if record is None:
-            msg = f"There is no job {id_}; it may have been purged."
-            raise JobNotFound(msg)
-        return record
 
     def _await_result(self, id_: str, timeout: float | None) -> object:
         end = None if timeout is None else time.monotonic() + timeout
@@ -360,70 +493,7 @@ class Holdfast:
             raise JobDead(msg)
         if record.result is None:
             return None
-        kind = self.registry.get(record.kind)
-        return codec.decode(record.result) if kind is None else kind.read_result(record.result)
+        kind, stored = self.registry.get(record.kind), self._load(record.result)
+        return codec.decode(stored) if kind is None else kind.read_result(stored)
 
-    def _cancel(self, id_: str) -> JobRecord:
-        return self._decide(id_, lambda job: lifecycle.cancel(job, self.settings.retention), done=TERMINAL)
-
-    def _redrive(self, id_: str) -> JobRecord:
-        return self._decide(id_, lifecycle.redrive, done=frozenset(State) - TERMINAL)
-
-    def _decide(self, id_: str, verb: Callable[[JobRecord], Move], *, done: frozenset[State]) -> JobRecord:
-        """Decide on what is stored and write it, again if somebody else wrote in between; a job already `done` stays
-        as it is.
-        """
-        for _ in range(_TRIES):
-            record = self._record(id_)
-            if record.state in done or (record.cancel_requested and record.state is State.RUNNING):
-                return record
-            if self.store.commit([verb(record)]) == [Answer.OK]:
-                return self._record(id_)
-        msg = f"Job {id_} kept changing while it was being changed; try again."
-        raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
-
-    aget = asynchronous(get)
-    afind = asynchronous(find)
-    acounts = asynchronous(counts)
-    aexplain = asynchronous(explain)
-    aattempts = asynchronous(attempts)
-    acancel = asynchronous(cancel)
-    apause = asynchronous(pause)
-    aresume = asynchronous(resume)
-    apaused = asynchronous(paused)
-    aenvelope = asynchronous(envelope)
     aprocess = asynchronous(process)
-    aredrive = asynchronous(redrive)
-
-
-def _mapping(payload: Any, kind: str) -> dict[str, Any]:
-    if not isinstance(payload, Mapping):
-        msg = f"The payload of {kind} is JSON text or a mapping, not {type(payload).__name__}."
-        raise BadPayload(msg)
-    return dict(payload)
-
-
-def _state(value: str | None) -> State | None:
-    try:
-        return None if value is None else State(value)
-    except ValueError:
-        msg = f"{value!r} is not a state; the states are {', '.join(State)}."
-        raise BadInput(msg) from None
-
-
-def _queues(value: Sequence[str] | Mapping[str, int | None] | None) -> dict[str, int | None] | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        msg = f"queues takes a list of names, not the text {value!r}; write queues=[{value!r}]."
-        raise BadInput(msg)
-    named = dict(value) if isinstance(value, Mapping) else dict.fromkeys(value)
-    for name, most in named.items():
-        text(name, "queue")
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            msg = f"The queue {name!r} may run a whole number of 1 or more jobs at once, not {most!r}."
-            raise BadInput(msg)
-    if not named:
-        msg = "queues is empty; leave it out to serve every queue."
-        raise BadInput(msg)
-    return named

@@ -8,26 +8,24 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.domain.audit import violations
 from holdfast.domain.job import TERMINAL, JobRecord
-from holdfast.port.store import Query
 from holdfast.stores.sqlite import SqliteStore
 from tests.chaos import handlers
+from tests.chaos.ground import Ground
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS", "5"))
 JOBS_PER_KILL = 100
 
 
-class Yard:
+class Yard(Ground):
     """A store, a ledger and the worker processes on them."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,31 +47,9 @@ class Yard:
         self.workers.append(worker)
         return worker
 
-    def until(self, condition: Callable[[], object], what: str, patience: float = 60) -> None:
-        """Wait for something that other processes bring about."""
-        end = time.monotonic() + patience
-        pause = threading.Event()
-        while not condition():
-            assert time.monotonic() < end, f"{what}: not within {patience} s; {self.app.counts()}"
-            pause.wait(0.02)
-
     def at_work(self, *workers: subprocess.Popen[bytes]) -> bool:
         """Tell whether these workers have reported themselves."""
         return {worker.pid for worker in workers} <= {record.pid for record in self.app.store.workers()}
-
-    def records(self) -> Iterator[JobRecord]:
-        """Read every job."""
-        query = Query(limit=1000)
-        while page := self.app.store.find(query):
-            yield from page
-            query = query._replace(before=page[-1].id)
-
-    def assert_sound(self) -> None:
-        """Check every invariant that can be read off the store."""
-        assert list(self.app.store.check()) == []
-        now = self.app.store.now()
-        for job in self.records():
-            assert violations(job, self.app.store.attempts(job.id), now) == []
 
     def runs(self) -> Counter[str]:
         """Count the bodies that ran, by job."""

@@ -251,7 +251,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(app: Holdfast, add: Jo
     for wrong in ("", "q" * 256, None):
         for call in (app.pause, app.resume):
             with pytest.raises(BadInput, match="A queue is 1 to 255 printable characters"):
-                call(wrong)  # type: ignore[arg-type]
+                call(wrong)
 
 
 def test_the_attempts_tell_a_jobs_whole_story(app: Holdfast, clock: ManualClock) -> None:

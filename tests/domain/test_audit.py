@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain import audit, lifecycle
+from holdfast.domain import audit, history, lifecycle
 from holdfast.domain.errors import IllegalMove
-from holdfast.domain.job import CLAIMABLE, AttemptRecord, Failure, JobRecord, NewJob, Retention, State
-from holdfast.domain.lifecycle import Move
+from holdfast.domain.job import CLAIMABLE, AttemptRecord, Failure, Flow, JobRecord, NewJob, Retention, State
 from holdfast.domain.moments import HOUR, MINUTE, SECOND, Micros
+from holdfast.domain.move import Move
 
 NOW: Micros = 1_800_000_000 * SECOND
 RETENTION = Retention(HOUR, HOUR, HOUR)
@@ -29,17 +29,26 @@ class Life(NamedTuple):
     now: Micros
 
     def after(self, move: Move) -> "Life":
-        record = lifecycle.ended_attempt(self.job, move, self.now)
+        record = history.ended_attempt(self.job, move, self.now)
         return Life(lifecycle.apply(self.job, move, self.now), self.ended + ((record,) if record else ()), self.now)
 
 
 def checkpoint(life: Life, draw: float) -> Move | None:
     job = life.job
-    return lifecycle.checkpoint(job, f"step {job.step_cursor}", None) if job.step_cursor < job.steps_total else None
+    if job.step_cursor >= job.steps_total or lifecycle.undoing(job):
+        return None
+    spend = round(draw * 3)
+    return lifecycle.checkpoint(job, f"step {job.step_cursor}", None, undoable=draw > 0.5, spend=spend)
 
 
 def complete(life: Life, draw: float) -> Move | None:
-    return lifecycle.complete(life.job, '"done"', RETENTION) if life.job.step_cursor == life.job.steps_total else None
+    if life.job.step_cursor < life.job.steps_total or lifecycle.undoing(life.job):
+        return None
+    return lifecycle.complete(life.job, '"done"', RETENTION)
+
+
+def settle(life: Life, draw: float) -> Move | None:
+    return None if lifecycle.undoing(life.job) else lifecycle.settle_cancel(life.job, RETENTION)
 
 
 def fails(failure: Failure) -> Callable[[Life, float], Move]:
@@ -58,8 +67,14 @@ MOVES: dict[str, Callable[[Life, float], Move | None]] = {
     "snooze": lambda life, _: lifecycle.snooze(life.job, SECOND),
     "reap": lambda life, _: lifecycle.reap(life.job, life.now, RETENTION),
     "cancel": lambda life, _: lifecycle.cancel(life.job, RETENTION),
-    "settle": lambda life, _: lifecycle.settle_cancel(life.job, RETENTION),
+    "settle": settle,
     "redrive": lambda life, _: lifecycle.redrive(life.job),
+    "undoable": lambda life, _: lifecycle.checkpoint(life.job, "charge", None, undoable=True),
+    "note": lambda life, _: lifecycle.note(life.job, "~note", None),
+    "suspend": lambda life, _: lifecycle.suspend(life.job, "~wait", None, delay=SECOND, awaits="go"),
+    "signal": lambda life, _: lifecycle.signal(life.job, f"s{life.job.version}", "go", None),
+    "postpone": lambda life, _: lifecycle.postpone(life.job, SECOND),
+    "undo": lambda life, _: lifecycle.undo(life.job, RETENTION),
 }
 WRITES: dict[str, Callable[[JobRecord, Micros], JobRecord]] = {
     "claim": lambda job, now: lifecycle.claim(job, lease_id=f"l{job.token}", owner="ada", lease=LEASE, now=now),
@@ -76,7 +91,7 @@ def step(life: Life, verb: str, draw: float) -> Life:
     return life if move is None or not lifecycle.holds(life.job, move) else life.after(move)
 
 
-VERBS = [*MOVES, *WRITES, "claim", "claim", "claim", "flaky", "reap"]
+VERBS = [*(MOVES.keys() - {"undoable"}), *WRITES, "claim", "claim", "claim", "flaky", "reap", "checkpoint", "undo"]
 news = st.builds(
     NewJob,
     kind=st.just("echo"),
@@ -88,6 +103,9 @@ news = st.builds(
     expires_after=st.sampled_from([None, None, 5 * SECOND]),
     steps_total=st.integers(0, 2),
     state=st.sampled_from([State.QUEUED, State.CREATED]),
+    credits=st.just(2),
+    reserved=st.sampled_from([0, 2]),
+    steps=st.just(()),
 )
 ticks = st.sampled_from([0, 0, 1, SECOND, 2 * SECOND, 11 * SECOND, -SECOND // 2])
 days = st.lists(st.tuples(st.sampled_from(VERBS), ticks, st.floats(0, 0.99)), max_size=60)
@@ -125,7 +143,9 @@ REJECTED = lived("claim", "hopeless")
 EXHAUSTED = lived("claim", "flaky", "claim", "flaky", max_attempts=2)
 CRASHED = lived("claim", "start", "abandon", "reap", crash_cap=1)
 CANCELLED = lived("cancel")
-LIVES = (QUEUED, CREATED, RUNNING, RETRYING, SUCCEEDED, REJECTED, EXHAUSTED, CRASHED, CANCELLED)
+PAID = lived("claim", "hopeless", credits=3, reserved=3)
+FORKED = lived(steps=(("fetch", "1"),), steps_total=2)
+LIVES = (QUEUED, CREATED, RUNNING, RETRYING, SUCCEEDED, REJECTED, EXHAUSTED, CRASHED, CANCELLED, PAID, FORKED)
 
 FLAKY_FIELDS = {f"failure_{name}": value for name, value in FLAKY._asdict().items()}
 BAD: list[tuple[str, str, Life, dict[str, Any]]] = [
@@ -173,7 +193,8 @@ BAD: list[tuple[str, str, Life, dict[str, Any]]] = [
     ("S17", "claimed before it was due", RUNNING, {"available_at": NOW + HOUR}),
     ("S20", "a cursor past the end", RUNNING, {"step_cursor": 3, "steps_total": 2, "version": 99}),
     ("S20", "won with steps to go", SUCCEEDED, {"steps_total": 2}),
-    ("S20", "a step of a job never claimed", QUEUED, {"step_cursor": 1, "version": 9}),
+    ("S28", "credits set aside for a dead job", PAID, {"flow": Flow(reserved=1)}),
+    ("S28", "less than nothing set aside", QUEUED, {"flow": Flow(reserved=-1)}),
 ]  # fmt: skip
 
 
@@ -227,3 +248,28 @@ def test_a_backlog_is_no_orphan() -> None:
     for life in LIVES:
         if life.job.state in CLAIMABLE:
             assert audit.violations(life.job, life.ended, life.now + 1000 * HOUR) == []
+
+
+UNDONE = {
+    "rejected": lived("claim", "undoable", "hopeless", "claim", "undo"),
+    "exhausted": lived(
+        "claim", "flaky", "claim", "undoable", "flaky", "claim", "flaky", "claim", "undo", max_attempts=2
+    ),
+    "cancelled": lived("claim", "undoable", "snooze", "cancel", "claim", "undo"),
+    "undoing": lived("claim", "undoable", "hopeless", "claim", "flaky"),
+    "stuck": lived("claim", "undoable", "settle", "claim", "hopeless"),
+    "redriven": lived("claim", "undoable", "hopeless", "claim", "hopeless", "redrive", "claim", "undo"),
+}
+
+
+@pytest.mark.parametrize("life", UNDONE.values(), ids=list(UNDONE))
+def test_a_job_that_undid_its_steps_is_believed(life: Life) -> None:
+    assert life.ended
+    assert audit.violations(life.job, life.ended, life.now) == []
+
+
+def test_a_count_that_began_anew_without_a_reason_is_found() -> None:
+    first, second = EXHAUSTED.ended
+    ended = (first, second._replace(attempt=1), second._replace(token=3, attempt=2))
+    job = EXHAUSTED.job._replace(token=3, version=9)
+    assert [promise for promise, _ in audit.violations(job, ended, EXHAUSTED.now)] == ["S18"]

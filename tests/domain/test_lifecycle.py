@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain import lifecycle
+from holdfast.domain import history, lifecycle, moving
 from holdfast.domain.errors import IllegalMove
-from holdfast.domain.job import TERMINAL, WAITING, Cause, Failure, JobRecord, Retention, State
-from holdfast.domain.lifecycle import LEGAL, TRANSITIONS, Answer, Held, Move, Seen, Verb
+from holdfast.domain.job import MOVING, TERMINAL, WAITING, Cause, Failure, Flow, JobRecord, Retention, State
 from holdfast.domain.moments import DAY, MINUTE, SECOND
+from holdfast.domain.move import LEGAL, TRANSITIONS, Answer, Held, Move, Seen, Verb
+from holdfast.domain.moving import Note
 from tests.domain.records import FLAKY, HOPELESS, LEASE, NOW, RETENTION, claimed, in_state, made
 
 LATE = NOW + 10 * DAY
@@ -30,10 +31,16 @@ TABLE: dict[Verb, tuple[set[State], ...]] = {
     Verb.FAIL:       (NO,          NO,          {RETRYING, DEAD},            NO,          NO,    NO,       NO),
     Verb.RELEASE:    (NO,          NO,          {RETRYING},                  NO,          NO,    NO,       NO),
     Verb.SNOOZE:     (NO,          NO,          {RETRYING},                  NO,          NO,    NO,       NO),
-    Verb.REAP:       (NO,          {DEAD},      {RETRYING, DEAD, CANCELLED}, {DEAD},      NO,    NO,       NO),
-    Verb.CANCEL:     ({CANCELLED}, {CANCELLED}, {RUNNING, CANCELLED},        {CANCELLED}, NO,    NO,       NO),
+    Verb.REAP:       (NO,          {DEAD},      {RETRYING, DEAD, CANCELLED}, {RETRYING, DEAD}, NO, NO,     NO),
+    Verb.CANCEL:     ({CANCELLED}, {CANCELLED}, {RUNNING, RETRYING, CANCELLED}, {RETRYING, CANCELLED}, NO, NO, NO),
     Verb.REDRIVE:    (NO,          NO,          NO,                          NO,          NO,    {QUEUED}, NO),
     Verb.PURGE:      (NO,          NO,          NO,                          NO,          NO,    NO,       NO),
+    Verb.SIGNAL:     (NO,          {QUEUED},    {RUNNING},                   {RETRYING},  NO,    NO,       NO),
+    Verb.POSTPONE:   (NO,          {QUEUED},    NO,                          NO,          NO,    NO,       NO),
+    Verb.UNDO:       (NO,          NO,          {DEAD, CANCELLED},           NO,          NO,    NO,       NO),
+    Verb.HOLD:       ({QUEUED},    {QUEUED},    NO,                          {RETRYING},  NO,    {QUEUED}, NO),
+    Verb.LEAVE:      (NO,          {CANCELLED}, NO,                          {CANCELLED}, NO,    NO,       NO),
+    Verb.ARRIVE:     (NO,          {QUEUED},    NO,                          {RETRYING},  NO,    NO,       NO),
 }  # fmt: skip
 """The states each pair may lead to. A purge leads to no state: the job is gone."""
 EXPECTED = {verb: dict(zip(State, row, strict=True)) for verb, row in TABLE.items()}
@@ -48,6 +55,10 @@ def moved(decide: Callable[[JobRecord], Move]) -> Callable[[JobRecord], JobRecor
 def purged(job: JobRecord) -> None:
     lifecycle.require(job, Verb.PURGE)
     assert lifecycle.purgeable(job, LATE * 2)
+
+
+def on_its_way(job: JobRecord) -> JobRecord:
+    return job._replace(flow=Flow(ending=MOVING))
 
 
 ACTS: dict[Verb, list[Callable[[JobRecord], JobRecord | None]]] = {
@@ -71,6 +82,12 @@ ACTS: dict[Verb, list[Callable[[JobRecord], JobRecord | None]]] = {
     ],
     Verb.REDRIVE: [moved(lifecycle.redrive)],
     Verb.PURGE: [purged],
+    Verb.SIGNAL: [moved(lambda job: lifecycle.signal(job, "id", "go", None))],
+    Verb.POSTPONE: [moved(lambda job: lifecycle.postpone(job, SECOND))],
+    Verb.UNDO: [moved(lambda job: lifecycle.undo(job, RETENTION))],
+    Verb.HOLD: [moved(lambda job: moving.hold(job, "here", "there"))],
+    Verb.LEAVE: [moved(lambda job: moving.leave(on_its_way(job), "there", MINUTE))],
+    Verb.ARRIVE: [moved(lambda job: moving.arrive(on_its_way(job), Note("", "", {"state": job.state, "flow": None})))],
 }
 
 
@@ -82,6 +99,9 @@ def variants(state: State) -> list[JobRecord]:
     if state is State.RUNNING:
         jobs += [job._replace(cancel_requested=True) for job in jobs]
         jobs += [job._replace(begun_at=NOW) for job in jobs]
+    if state in (State.RUNNING, State.RETRYING):
+        flows = [Flow(undoes=1), Flow(undoes=1, ending="cancelled"), Flow(undoes=1, ending="dead:exhausted")]
+        jobs += [job._replace(flow=flow) for flow in flows for job in jobs[:2]]
     return jobs
 
 
@@ -91,7 +111,8 @@ def outcomes(verb: Verb, state: State) -> set[State]:
         try:
             after = act(job)
         except IllegalMove as refusal:
-            assert refusal.reason == (Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED)  # noqa: PT017
+            final = state in TERMINAL or (lifecycle.undoing(job) and verb in (Verb.CANCEL, Verb.SIGNAL))
+            assert refusal.reason == (Answer.NO_OP_TERMINAL if final else Answer.ALREADY_CLAIMED)  # noqa: PT017
         else:
             if after is not None:
                 assert after.version == job.version + 1
@@ -99,10 +120,10 @@ def outcomes(verb: Verb, state: State) -> set[State]:
     return reached
 
 
-def test_the_table_names_all_ninety_eight_pairs() -> None:
+def test_the_table_names_every_pair() -> None:
     assert set(EXPECTED) == set(ACTS) == set(LEGAL) == set(Verb)
     assert all(set(row) == set(State) for row in EXPECTED.values())
-    assert sum(map(len, EXPECTED.values())) == 7 * 14
+    assert sum(map(len, EXPECTED.values())) == 7 * 20
 
 
 @pytest.mark.parametrize(("verb", "state"), list(product(Verb, State)))
@@ -268,7 +289,7 @@ def test_a_give_back_returns_the_attempt(decide: Callable[[JobRecord], Move]) ->
         1,
         LATE + (move.delay or 0),
     )
-    ended = lifecycle.ended_attempt(job, move, LATE)
+    ended = history.ended_attempt(job, move, LATE)
     assert ended is not None
     assert (ended.outcome, ended.attempt, ended.token) == (move.verb, 1, 1)
 
@@ -282,8 +303,8 @@ def test_a_success_forgets_the_last_failure() -> None:
         LATE,
         LATE + RETENTION.succeeded,
     )
-    assert lifecycle.ended_attempt(job, lifecycle.complete(job, "1", RETENTION), LATE) is None
-    attempt = lifecycle.last_attempt(after)
+    assert history.ended_attempt(job, lifecycle.complete(job, "1", RETENTION), LATE) is None
+    attempt = history.last_attempt(after)
     assert attempt is not None
     assert (attempt.outcome, attempt.attempt, attempt.ended_at) == ("complete", 2, LATE)
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import Phase
 
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import Micros
+from holdfast.domain.move import Answer
 from holdfast.port.clock import Clock
 from holdfast.port.store import Beat
 from holdfast.stores.memory import MemoryStore

@@ -22,14 +22,28 @@ sys.path.insert(0, str(ROOT))
 from tests.mutants.seeded import MUTANTS, Mutant  # noqa: E402 - found once the path is set
 
 POSTGRES = ("tests/conformance/test_postgres.py", "tests/races/test_postgres.py")
+AWS = tuple(
+    f"tests/{suite}/test_{store}.py" for suite in ("conformance", "races") for store in ("dynamodb", "contract")
+)
 TESTS = (
     "tests/domain/test_lifecycle.py",
     "tests/domain/test_retry.py",
+    "tests/domain/test_flow.py",
+    "tests/domain/test_accounts.py",
     "tests/conformance",
     "tests/races",
-    *(f"--ignore={file}" for file in POSTGRES),
+    *(f"--ignore={file}" for file in (*POSTGRES, *AWS)),
 )
-"""A bug in PostgreSQL's store is looked for by its own suites, every other bug by the other ones, which are quicker."""
+WORKFLOWS = tuple(f"tests/workflows/test_{part}.py" for part in ("steps", "undo", "families", "waiting"))
+HERE = ("-k", "not postgres")
+SUITES = {
+    "stores/postgres/": POSTGRES,
+    "client/durable.py": (*WORKFLOWS, *HERE),
+    "client/tokens.py": ("tests/client/test_tokens.py",),
+    "runtime/firing.py": ("tests/runtime/test_firing.py", *HERE),
+    "runtime/relay.py": ("tests/runtime/test_relay.py", "-k", "always_refused or stopped_relay or bad_event"),
+}
+"""The tests that look for the bugs of a part of the product; `TESTS`, which are quick, look for all others."""
 MOST = 120.0
 
 
@@ -41,8 +55,8 @@ def main() -> int:
         copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
         print(f"{'without a bug':{width}}        ", end="", flush=True)
-        for tests in {tests_for(mutant) for mutant in chosen}:
-            if (code := run(copy, tests)[0]) != 0:
+        for tests in {frozenset(tests): tests for tests in map(tests_for, chosen)}.values():
+            if (code := run(copy, tests, 3 * MOST)[0]) != 0:
                 print(f"the tests fail by themselves (pytest exit code {code}); no verdict is possible")
                 return 1
         print("every test passes")
@@ -104,15 +118,16 @@ def planted(text: str, mutant: Mutant) -> str | None:
 
 
 def tests_for(mutant: Mutant) -> tuple[str, ...]:
-    """Choose the tests that are to notice a bug."""
-    return POSTGRES if mutant.file.startswith("stores/postgres/") else TESTS
+    """Choose the tests that are to notice a bug, in the order in which they do so soonest."""
+    tests = next((tests for part, tests in SUITES.items() if mutant.file.startswith(part)), TESTS)
+    return tuple(sorted(tests, key=lambda test: not test.startswith("tests/races/"))) if mutant.raced else tests
 
 
-def run(copy: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+def run(copy: Path, tests: tuple[str, ...], most: float = MOST) -> tuple[int, str]:
     """Run the chosen tests against a copy of the product."""
     command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MOST, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=most, check=False)
     return done.returncode, done.stdout
 
 

@@ -6,8 +6,25 @@ LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
 SQLITE = "stores/sqlite/store.py"
+CLAIMING = "stores/sqlite/claiming.py"
+TURNS = "stores/sqlite/turns.py"
+GATES = "domain/gates.py"
+RING = "domain/ring.py"
+SETTLEMENT = "stores/sqlite/settlement.py"
+SQLITE_BOOKS = "stores/sqlite/books.py"
+OUTBOX = "stores/sqlite/books.sql"
 POSTGRES = "stores/postgres/statements.sql"
+MOVES = "stores/postgres/moves.sql"
+BOOKS = "stores/postgres/books.sql"
+PAGES = "stores/postgres/pages.sql"
+SQLITE_PAGES = "stores/sqlite/pages.sql"
+TOKENS = "client/tokens.py"
 INSERTION = "stores/postgres/insertion.py"
+CARRYING = "stores/postgres/carrying.py"
+LEDGER = "stores/postgres/ledger.py"
+DURABLE = "client/durable.py"
+FIRING = "runtime/firing.py"
+RELAY = "runtime/relay.py"
 
 
 class Mutant(NamedTuple):
@@ -19,6 +36,8 @@ class Mutant(NamedTuple):
     old: str
     new: str
     block: str | None = None
+    raced: bool = False
+    """Only a race shows it, so that the races are run first."""
 
 
 MUTANTS = (
@@ -128,7 +147,7 @@ MUTANTS = (
     Mutant(
         "a claim takes more than its limit",
         "S11",
-        SQLITE,
+        CLAIMING,
         "best = sorted(found)[:limit]",
         "best = sorted(found)",
     ),
@@ -151,7 +170,7 @@ MUTANTS = (
     Mutant(
         "a paused queue is claimed from",
         "S11",
-        SQLITE,
+        CLAIMING,
         "for queue, most in room.items() if queue not in paused}",
         "for queue, most in room.items()}",
     ),
@@ -188,9 +207,170 @@ MUTANTS = (
         "abandon",
     ),
     Mutant(
+        "a signal that comes between look and suspend is lost",
+        "L1",
+        LIFECYCLE,
+        "now + (0 if _heard_late(job, move) else move.delay)",
+        "now + move.delay",
+    ),
+    Mutant(
+        "a job goes on waiting for a signal it awaits no longer",
+        "S17",
+        LIFECYCLE,
+        "awaits=move.awaits if move.state is State.RETRYING and move.verb is not Verb.SIGNAL else flow.awaits,",
+        "awaits=move.awaits or flow.awaits,",
+    ),
+    Mutant(
+        "a cancelled job is not undone",
+        "L3",
+        LIFECYCLE,
+        "return _ended(job, move._replace(purge_after=retention.cancelled, cancel_requested=True))",
+        "return move._replace(purge_after=retention.cancelled, cancel_requested=True)",
+    ),
+    Mutant(
+        "an ended job keeps the credits that were set aside",
+        "S28",
+        LIFECYCLE,
+        "reserved=0 if over else max(flow.reserved - move.spend, 0),",
+        "reserved=max(flow.reserved - move.spend, 0),",
+    ),
+    Mutant(
+        "a completion does not say that it gives credits back",
+        "S28",
+        LIFECYCLE,
+        "if spend or job.flow is not None else move",
+        "if spend else move",
+    ),
+    Mutant(
+        "a key for one active job is free while that one waits to be retried",
+        "S6",
+        LIFECYCLE,
+        "return owner.state not in TERMINAL",
+        "return owner.state in (State.CREATED, State.QUEUED, State.RUNNING)",
+    ),
+    Mutant(
+        "a step that is on record moves the cursor again",
+        "S20",
+        SETTLEMENT,
+        """        if recorded and move.verb is Verb.CHECKPOINT:
+            return Answer.OK
+""",
+        "",
+    ),
+    Mutant(
+        "a step is recorded for whoever asks in SQL",
+        "S9",
+        STATEMENTS,
+        " AND job.token = mark.token AND job.lease_id = mark.lease_id",
+        "",
+        "checkpoint",
+    ),
+    Mutant(
+        "children are stored though their parent's move is refused",
+        "S3",
+        SETTLEMENT,
+        "        if job is None or not lifecycle.holds(job, move):\n",
+        """        if move.children:
+            self._spawn(move)
+        if job is None or not lifecycle.holds(job, move):
+""",
+    ),
+    Mutant(
+        "a child that waits to be retried does not count as open",
+        "S23",
+        STATEMENTS,
+        "finished_at IS NULL",
+        "state IN ('created', 'queued', 'running')",
+        "open_children",
+    ),
+    Mutant(
+        "credits are spent that the account does not hold",
+        "S28",
+        SQLITE_BOOKS,
+        """        if not accounts.affords(found, change):
+            return False
+""",
+        "",
+    ),
+    Mutant(
+        "events are told of moves that were refused",
+        "S35",
+        SETTLEMENT,
+        """        if self._told:
+            books.tell(self._db, self._told, self._now)
+""",
+        """        if told := [move for move in moves if move.events]:
+            books.tell(self._db, told, self._now)
+""",
+    ),
+    Mutant(
+        "events go before the last sink has had them",
+        "S35",
+        OUTBOX,
+        "SELECT min(position) FROM sink",
+        "SELECT max(position) FROM sink",
+        "trim",
+    ),
+    Mutant(
+        "a parent looks at its first child only",
+        "L3",
+        DURABLE,
+        "for child in found):",
+        "for child in found[:1]):",
+    ),
+    Mutant(
+        "a step on record is run again",
+        "S21",
+        DURABLE,
+        "        if record is None:\n            result = yield",
+        "        if record is None or not self.undoing:\n            result = yield",
+    ),
+    Mutant(
+        "two waits take the same signal",
+        "S22",
+        DURABLE,
+        "free = [signal for signal in signals if signal.name == name][taken:]",
+        "free = [signal for signal in signals if signal.name == name]",
+    ),
+    Mutant(
+        "steps are undone first to last",
+        "S23",
+        DURABLE,
+        "for step in reversed(self._undos):",
+        "for step in self._undos:",
+    ),
+    Mutant(
+        "what was undone is undone again after a crash",
+        "S21",
+        DURABLE,
+        "if key not in self._stage.recorded and step.key not in inherited:",
+        "if step.key not in inherited:",
+    ),
+    Mutant(
+        "a schedule moves on before its job is stored",
+        "S7",
+        FIRING,
+        "    stored, done = _insert(insert, record, spec, times)\n",
+        """    if next_at != record.next_at:
+        last_at = max(times, default=record.last_at)
+        store.save_schedule(record._replace(next_at=next_at, last_at=last_at), record.version)
+    stored, done = _insert(insert, record, spec, times)
+""",
+    ),
+    Mutant(
+        "a sink's position is recorded before the delivery",
+        "S35",
+        RELAY,
+        "            self._refusing = not self._delivered(batch)\n",
+        """            self._position = batch[-1].position
+            self._record()
+            self._refusing = not self._delivered(batch)
+""",
+    ),
+    Mutant(
         "PostgreSQL completes without asking for the token",
         "S9",
-        POSTGRES,
+        MOVES,
         "(job_id, token, lease_id) IN (",
         "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
         "complete",
@@ -198,7 +378,7 @@ MUTANTS = (
     Mutant(
         "PostgreSQL extends anybody's lease",
         "S9",
-        POSTGRES,
+        MOVES,
         "(job_id, token, lease_id) IN (",
         "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
         "heartbeat",
@@ -206,10 +386,11 @@ MUTANTS = (
     Mutant(
         "PostgreSQL writes over a version it has not seen",
         "S14",
-        POSTGRES,
+        MOVES,
         " AND version = CAST(%(seen)s AS integer)",
         "",
         "write_from_running",
+        raced=True,
     ),
     Mutant(
         "PostgreSQL lets two claim one job",
@@ -241,9 +422,120 @@ MUTANTS = (
         "PostgreSQL overlooks a conflict of keys",
         "S6",
         INSERTION,
-        """                if not lifecycle.same_request(owner, new):
-                    raise lifecycle.key_conflict(new, owner)
+        """    if not lifecycle.same_request(owner, new):
+        raise lifecycle.key_conflict(new, owner)
 """,
         "",
+    ),
+    Mutant(
+        "PostgreSQL records a step for whoever asks",
+        "S9",
+        MOVES,
+        "(job_id, token, lease_id) IN (",
+        "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
+        "checkpoint",
+    ),
+    Mutant(
+        "PostgreSQL reckons with accounts that others change",
+        "S28",
+        BOOKS,
+        " ORDER BY tenant FOR UPDATE",
+        " ORDER BY tenant",
+        "lock_accounts",
+        raced=True,
+    ),
+    Mutant(
+        "PostgreSQL tells of moves that were not written",
+        "S35",
+        MOVES,
+        "CASE WHEN each.job_id IN (SELECT job_id FROM done) THEN true ELSE false END",
+        "true",
+        "told",
+    ),
+    Mutant(
+        "PostgreSQL spends credits that the account does not hold",
+        "S28",
+        LEDGER,
+        """        if not accounts.affords(account, change):
+            raise InsufficientCredits
+""",
+        "",
+    ),
+    Mutant(
+        "PostgreSQL moves a schedule on that others have changed",
+        "S7",
+        BOOKS,
+        " AND version = %(seen)s",
+        "",
+        "change_schedule",
+    ),
+    Mutant(
+        "PostgreSQL writes over a page that others have changed",
+        "S7",
+        PAGES,
+        " AND version = %(seen)s",
+        "",
+        "change_page",
+    ),
+    Mutant(
+        "SQLite writes over a page that is there",
+        "S7",
+        SQLITE_PAGES,
+        "WHERE page.expires_at <= ?5",
+        "WHERE coalesce(page.expires_at, 0) <= ?5",
+        "add_page",
+    ),
+    Mutant(
+        "a revoked token goes on letting its holder in",
+        "S31",
+        TOKENS,
+        """        if self.record.state(now) != "active":
+            return None
+""",
+        "",
+    ),
+    Mutant(
+        "PostgreSQL moves the cursor again for a step on record",
+        "S20",
+        CARRYING,
+        """        if move.verb is Verb.CHECKPOINT and (move.id, move.step) in self.steps:
+            return Answer.OK
+""",
+        "",
+    ),
+    Mutant(
+        "PostgreSQL stores children that are not paid for",
+        "S3",
+        CARRYING,
+        "insertion.statements(children, sight.now)",
+        "insertion.statements(offered, sight.now)",
+    ),
+    Mutant(
+        "one job too many runs under a limit",
+        "S29",
+        GATES,
+        "if self._count(subject) >= limit.concurrency:",
+        "if self._count(subject) > limit.concurrency:",
+    ),
+    Mutant(
+        "a claim draws no tokens",
+        "S30",
+        GATES,
+        "self._levels[subject] = self.drawn[subject] = full_at",
+        "self._levels[subject] = full_at",
+    ),
+    Mutant(
+        "what ran before a limit does not count under it",
+        "S29",
+        TURNS,
+        "if claims and laned != stamp:",
+        "if claims and laned > stamp:",
+    ),
+    Mutant(
+        "a visit to a lane never ends",
+        "L4",
+        RING,
+        "while used < weight and not stand.over:",
+        "while not stand.over:",
     ),
 )

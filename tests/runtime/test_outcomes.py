@@ -105,10 +105,10 @@ def test_a_result_that_is_not_json_is_rejected_and_recorded(app: Holdfast, resul
     assert (job.refresh().state, job.cause, job.failure and job.failure.code) == ("dead", "rejected", "bad_result")
 
 
-def test_a_result_over_the_limit_is_rejected(app: Holdfast) -> None:
+def test_a_result_over_the_limit_of_artifacts_is_rejected(app: Holdfast) -> None:
     @app.job
     def big() -> str:
-        return "x" * 300_000
+        return "x" * app.max_payload
 
     job = big.enqueue()
     app.run_worker(until_idle=True)

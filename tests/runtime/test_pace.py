@@ -6,7 +6,7 @@ import time
 
 from holdfast import Holdfast
 from holdfast.runtime.pace import HORIZON, MOST, Pace
-from tests.runtime.conftest import LONG, Working
+from tests.workers import LONG, Working
 
 
 def test_a_burst_is_not_taken_for_a_rate() -> None:

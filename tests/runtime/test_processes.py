@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast import Context, Holdfast, Permanent, Retry, Snooze
-from tests.runtime.conftest import LONG, Working
+from tests.workers import LONG, Working
 
 ONCE = Retry.fixed(0, retries=0)
 handlers = Holdfast("memory://")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Context, Holdfast, Retry
-from tests.runtime.conftest import LONG, Working
+from tests.workers import LONG, Working
 
 ONCE = Retry.fixed(0, retries=0)
 

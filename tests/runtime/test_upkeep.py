@@ -85,7 +85,7 @@ def test_each_terminal_state_is_kept_for_its_own_time(timed: tuple[Holdfast, Man
     kept = []
     for seconds in (59, 1, 60, 30 * 86400):
         clock.advance(seconds=seconds)
-        upkeep.purge(app.store)
+        upkeep.purge(app.store, app.settings)
         kept.append(app.counts().total)
     assert kept == [3, 2, 1, 0]
 

@@ -8,7 +8,7 @@ from holdfast import Holdfast, Job
 from holdfast.domain import lifecycle
 from holdfast.domain.dialects import DIALECTS
 from holdfast.domain.job import Failure, JobRecord
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Beat, Claim
 from holdfast.runtime import upkeep
 from holdfast.testing.clock import ManualClock
@@ -76,4 +76,4 @@ class Scene:
 
     def purge(self) -> int:
         """Let retention make one round."""
-        return upkeep.purge(self.app.store)
+        return upkeep.purge(self.app.store, self.app.settings)

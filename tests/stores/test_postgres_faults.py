@@ -21,7 +21,7 @@ from holdfast import CommitUnknown, Holdfast, JobFunction, StoreUnavailable
 from holdfast.domain import lifecycle
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention
-from holdfast.domain.lifecycle import Answer
+from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import TIMEOUTS
@@ -296,7 +296,7 @@ def wish(lease_id: str, limit: int = 10) -> Claim:
     return Claim("somebody", lease_id, LEASE, limit)
 
 
-def done(jobs: list[JobRecord]) -> list[lifecycle.Move]:
+def done(jobs: list[JobRecord]) -> list[Move]:
     return [lifecycle.complete(job, None, Retention()) for job in jobs]
 
 

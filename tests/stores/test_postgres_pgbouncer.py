@@ -21,8 +21,8 @@ import pytest
 from holdfast import Context, Holdfast, JobFunction, KeyConflict, Permanent, Retry
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention
-from holdfast.domain.lifecycle import Answer
-from holdfast.port.store import Claim, Query
+from holdfast.domain.move import Answer
+from holdfast.port.store import Claim, Page, Query
 from holdfast.stores.postgres import PostgresStore
 from tests.servers import Server, free_port, own, until, working
 
@@ -136,6 +136,30 @@ def test_a_worker_drains_until_idle(app: Holdfast, add: "JobFunction[[int, int],
     assert app.counts()["succeeded"] == 2_000
     assert jobs[7].result(1) == 8
     assert list(app.store.check()) == []
+
+
+def test_a_worker_goes_by_rules(app: Holdfast, add: "JobFunction[[int, int], int]") -> None:
+    """Nothing is kept in a session: the lock of a turn ends with the claim, and what is in use lies in tables."""
+    app.limits.set("default", concurrency=3, per="tenant")
+    app.enqueue_many([add.using(tenant=f"t{n % 5}").prepare(n, 1) for n in range(200)])
+    app.run_worker(until_idle=True)
+    assert app.counts()["succeeded"] == 200
+    assert list(app.store.check()) == []
+
+
+def test_pages_are_written_over_what_was_seen_listed_and_purged(app: Holdfast) -> None:
+    store = app.store
+    for round_ in range(10):
+        assert store.write_page(Page("book", "page", str(round_)), round_ or None)
+        assert not store.write_page(Page("book", "page", "late"), round_ or None)
+        assert store.write_page(Page("over", str(round_), "{}", expires_at=1), None)
+    assert store.page("book", "page") == Page("book", "page", "9", 10)
+    assert store.pages("over") == []
+    assert store.purge(100).pages == 10
+    secret, record = app.tokens.create("ci", ["read"])
+    assert app.tokens.check(secret)
+    app.tokens.revoke(record.id)
+    assert app.tokens.check(secret) is None
 
 
 def test_jobs_fail_are_retried_cancelled_and_redriven(app: Holdfast, add: "JobFunction[[int, int], int]") -> None:

@@ -18,17 +18,33 @@ from psycopg import ClientCursor
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import Transformer
 
-from holdfast.domain import lifecycle
+from holdfast.domain import events, lifecycle, limits
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State
-from holdfast.port.store import Beat, Claim, Query
-from holdfast.stores.postgres import PostgresStore
+from holdfast.domain.limits import Kept, Limit, Rule
+from holdfast.domain.moments import HOUR
+from holdfast.domain.move import Answer, Event
+from holdfast.port.store import Beat, Claim, Page, Query
+from holdfast.stores.postgres import PostgresStore, lanes
 from holdfast.stores.postgres.address import SETTINGS
 from tests import postgres, servers
 
 ROWS = int(os.environ.get("HOLDFAST_TEST_ROWS", "100000"))
 BATCH = 100
 LEASE = 60_000_000
-GROWING = {"job", "waiting", "running", "outcome"}
+GROWING = {
+    "job",
+    "waiting",
+    "running",
+    "outcome",
+    "step",
+    "child",
+    "signal",
+    "attempt",
+    "event",
+    "outbox",
+    "credit_entry",
+    "bucket",
+}
 PAGES_PER_JOB = 15
 """How many pages a statement may touch for each job it is about: some look-ups in some indexes of some levels."""
 
@@ -123,7 +139,7 @@ def explained(probe: Probe) -> Iterator[list[list[Node]]]:
     caught: list[tuple[str, Any]] = []
 
     def spy(db: psycopg.Connection[Any], query: Any, params: Any = None, **options: Any) -> Any:
-        if params and db is not probe._db and "pg_notify" not in query:
+        if params and db is not probe._db and "pg_notify" not in query and ".turn SET" not in query:  # it holds a lock
             caught.append((query, params))
             probe.explain(query, params)
         return execute(db, query, params, **options)
@@ -161,12 +177,12 @@ def test_a_claim_walks_the_index_that_has_its_order(
 
 def test_a_claim_from_the_marks_walks_it_too(store: PostgresStore, probe: Probe) -> None:
     held(store)
-    store._marks._cost, store._marks._looked = 1e9, 0.0
+    store._claims.marks._cost, store._claims.marks._looked = 1e9, 0.0
     try:
         with explained(probe) as plans:
             assert held(store)
     finally:
-        store._marks._cost = 0.0
+        store._claims.marks._cost = 0.0
     frugal(plans, BATCH)
     waiting = [node for plan in plans for node in plan if node.relation == "waiting" and node.kind != "ModifyTable"]
     assert {node.along for node in waiting if node.kind != "Tid Scan"} == {"waiting_order"}
@@ -203,12 +219,54 @@ def test_heartbeats_reads_and_enqueues_look_their_jobs_up(store: PostgresStore, 
     frugal(plans, BATCH)
 
 
+def test_checkpoints_look_their_jobs_and_steps_up(store: PostgresStore, probe: Probe) -> None:
+    jobs = held(store)
+    moves = [lifecycle.checkpoint(job, "one", "1") for job in jobs]
+    with explained(probe) as plans:
+        assert set(store.commit(moves)) == {Answer.OK}
+        assert len(plans) == 1, "a batch is one statement"
+        assert set(store.commit(moves)) == {Answer.OK}, "on record already"
+    frugal(plans, BATCH)
+    told = [move._replace(events=(Event(f"{move.id}.two", events.STEP, "{}"),), step="two") for move in moves]
+    with explained(probe) as plans:
+        assert set(store.commit(told)) == {Answer.OK}
+        assert len(plans) == 1
+    frugal(plans, BATCH)
+
+
+def test_children_and_signals_are_looked_up(store: PostgresStore, probe: Probe) -> None:
+    parents = held(store, 5)
+    children = [f"01920000-0000-7000-8000-{os.urandom(6).hex()}" for _ in parents]
+    moves = [
+        lifecycle.suspend(job, "~wait", None, awaits="go", children=((id_, NewJob("noop", "{}", parent=job.id)),))
+        for job, id_ in zip(parents, children, strict=True)
+    ]
+    assert store.commit(moves) == [Answer.OK] * 5
+    with explained(probe) as plans:
+        waiting = [job for job in store.read([job.id for job in parents]) if job]
+        assert store.commit([lifecycle.signal(job, "s", "go", None) for job in waiting]) == [Answer.OK] * 5
+        assert store.open_children([job.id for job in parents]) == {job.id for job in parents}
+        assert [job.id for job in store.find(Query(parent=parents[0].id))] == children[:1]
+        assert len(store.signals(parents[0].id)) == 1
+    frugal(plans, 5)
+
+
+def test_events_are_looked_up_by_their_positions(store: PostgresStore, probe: Probe) -> None:
+    jobs = held(store, 50)
+    store.commit([events.told(job, lifecycle.complete(job, None, Retention()), public=True) for job in jobs])
+    position = store.events(0, 1_000)[-1].position
+    with explained(probe) as plans:
+        assert len(store.events(position - 10, 5)) == 5
+        assert store.trim(5) == 5
+    frugal(plans, 5)
+
+
 def test_upkeep_looks_at_what_is_due_and_no_further(store: PostgresStore, probe: Probe) -> None:
     held(store)
     with explained(probe) as plans:
         store.expired(BATCH)
         store.unsubmitted(0, BATCH)
-        assert store.purge(BATCH) == BATCH
+        assert store.purge(BATCH).jobs == BATCH
     frugal(plans, BATCH)
 
 
@@ -230,3 +288,89 @@ def test_listings_by_state_pass_over_what_waits_at_the_most(
         store.find(Query(state, limit=BATCH, before=found[-1].id if found else None))
     for plan in plans:
         assert sum(node.pages for node in plan) <= PAGES_PER_JOB * BATCH + 500 + ROWS // 25, plan
+
+
+LANES = 10_000
+MOVED = 2 * lanes.BATCH
+"""A job that is moved leaves one place and comes to another, and so many are moved at the most."""
+
+
+@pytest.fixture(scope="module")
+def fair(postgres_server: str) -> Iterator[PostgresStore]:
+    """A queue of many lanes, and one in which as many jobs have not been lined up."""
+    url = postgres.schema_of(postgres_server)
+    servers.seed(url, waiting=ROWS, queues=2, priorities=3)
+    with closing(PostgresStore(url)) as store:
+        ruled(store, Rule("q0", order="fair"))
+        assert store.claim(Claim("w", "first", LEASE, 1, {"q0": 1}))
+        with psycopg.connect(store.address.conninfo, autocommit=True) as db:
+            db.execute(f"SET search_path = {store.address.schema}; SET session_replication_role = replica")
+            db.execute(f"UPDATE job SET tenant = 'tenant-' || mod(due_at, {LANES})")
+            db.execute(
+                "UPDATE waiting SET queue = 'q0' || chr(31) || 't' || job.tenant, past = ROW('queued', 1, 1, 0, 0, 0, "
+                "NULL, NULL, NULL, NULL, NULL, job.created_at, NULL, NULL, NULL, 0)::past "
+                "FROM job WHERE job.id = waiting.job_id AND job.queue = 'q0'"
+            )
+            db.execute("VACUUM ANALYZE job, waiting")
+        assert list(store.check()) == []
+        yield store
+    postgres.drop(url)
+
+
+def ruled(store: PostgresStore, rule: Rule) -> None:
+    name = limits.page_name("queue", rule.queue)
+    found = store.page(limits.BOOK, name)
+    assert store.write_page(Page(limits.BOOK, name, limits.encoded(Kept(rule))), found and found.version)
+
+
+def moving(plans: list[list[Node]]) -> None:
+    """Assert that plans move and look up no more than they may.
+
+    Once a second what runs is looked at as a whole, for jobs that somebody claimed who did not know the rule.
+    """
+    whole = [plan for plan in plans if any(node.kind == "Seq Scan" and node.relation == "running" for node in plan)]
+    assert len(whole) <= 1
+    frugal([plan for plan in plans if plan not in whole], MOVED)
+
+
+def test_a_fair_claim_leaps_from_lane_to_lane(fair: PostgresStore) -> None:
+    ruled(fair, Rule("q0", order="fair"))
+    with closing(Probe(fair.url)) as probe, explained(probe) as plans:
+        claimed = [fair.claim(Claim("w", os.urandom(8).hex(), LEASE, BATCH, {"q0": BATCH})) for _ in range(3)]
+        assert [len({job.tenant for job in jobs}) for jobs in claimed] == [BATCH] * 3
+    frugal(plans, BATCH)
+    waiting = [node for plan in plans for node in plan if node.relation == "waiting" and node.kind != "ModifyTable"]
+    assert {node.along for node in waiting if node.kind != "Tid Scan"} <= {"waiting_order", "waiting_touched"}
+
+
+@pytest.mark.parametrize("per", ["queue", "tenant", "key"])
+def test_a_claim_under_limits_looks_up_what_is_in_use(fair: PostgresStore, per: str) -> None:
+    asked = (Limit(per, rate=(10_000, HOUR), burst=10_000), Limit(per, concurrency=10_000))
+    ruled(fair, Rule("q0", limits=asked))
+    while len(fair.claim(Claim("w", os.urandom(8).hex(), LEASE, BATCH, {"q0": BATCH}))) < BATCH:
+        pass  # they are lined up anew
+    with closing(Probe(fair.url)) as probe, explained(probe) as plans:
+        assert len(fair.claim(Claim("w", os.urandom(8).hex(), LEASE, BATCH, {"q0": BATCH}))) == BATCH
+        assert fair.next_due(["q0"]) is not None
+    moving(plans)
+    assert "running_lane" in {node.along for plan in plans for node in plan if "lane" in node.condition}
+
+
+def test_jobs_are_lined_up_and_taken_back_so_many_at_a_time(fair: PostgresStore) -> None:
+    for rule in (Rule("q1", order="fair"), Rule("q1", limits=(Limit("key", concurrency=5),)), Rule("q1")):
+        ruled(fair, rule)
+        with closing(Probe(fair.url)) as probe, explained(probe) as plans:
+            assert fair.claim(Claim("w", os.urandom(8).hex(), LEASE, 5, {"q1": 5}))
+        moving(plans)
+    assert list(fair.check()) == []
+
+
+def test_paused_jobs_are_put_aside_so_many_at_a_time(fair: PostgresStore) -> None:
+    page = Page(limits.BOOK, limits.page_name("kind", "noop"), "{}")
+    assert fair.write_page(page, None)
+    try:
+        with closing(Probe(fair.url)) as probe, explained(probe) as plans:
+            assert fair.claim(Claim("w", os.urandom(8).hex(), LEASE, 5, {"q1": 5})) == []
+        moving(plans)
+    finally:
+        fair.remove_page(page.book, page.name)

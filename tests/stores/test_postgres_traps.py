@@ -22,7 +22,7 @@ from holdfast import BadInput, Holdfast, Permanent, Retry
 from holdfast.domain import lifecycle
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention
-from holdfast.domain.lifecycle import Answer
+from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim, Query
 from holdfast.stores.postgres import PostgresStore
 from tests.servers import until, working
@@ -73,7 +73,7 @@ def wish(limit: int, queues: dict[str, int] | None = None) -> Claim:
     return Claim("somebody", os.urandom(8).hex(), LEASE, limit, queues)
 
 
-def done(jobs: list[JobRecord], retention: Retention | None = None) -> list[lifecycle.Move]:
+def done(jobs: list[JobRecord], retention: Retention | None = None) -> list[Move]:
     return [lifecycle.complete(job, None, retention or Retention()) for job in jobs]
 
 
@@ -98,7 +98,7 @@ def test_s11_a_claim_never_takes_more_than_its_limit_whatever_the_plan(
         with psycopg.connect(postgres_server, autocommit=True, options=options, prepare_threshold=0) as session:
             while empty < 3:
                 want = wishes[number % 2]()
-                statement, parameters, _ = store._look(want)
+                statement, parameters, _ = store._claims.look(want)
                 found = [(row[0], row[2]) for row in session.execute(statement, parameters)]
                 assert len(found) <= want.limit
                 for queue, most in (want.queues or {}).items():
@@ -339,7 +339,7 @@ def test_retention_leaves_no_bloat_behind(store: PostgresStore, db: psycopg.Conn
         jobs: list[JobRecord] = []
         while (trip := store.exchange(done(jobs, Retention(0, 0, 0)), wish(500)))[1] or jobs:
             jobs = trip[1]
-        while store.purge(500):
+        while store.purge(500).jobs:
             pass
         db.execute("VACUUM")
         (size,) = db.execute(

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from holdfast.demo import FEWEST_JOBS, MOST_JOBS, plan, run
@@ -166,3 +167,20 @@ def test_the_plan_comes_to_exactly_as_many_jobs_as_asked_for(jobs: int) -> None:
 def test_the_same_seed_makes_the_same_plan() -> None:
     assert plan.make(JOBS, 7, "2026-11-16") == plan.make(JOBS, 7, "2026-11-16")
     assert plan.make(JOBS, 7, "2026-11-16") != plan.make(JOBS, 8, "2026-11-16")
+
+
+def test_it_serves_its_dashboard_while_it_runs(tmp_path: Path) -> None:
+    demo = subprocess.Popen(command(RUN), env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    try:
+        address = ""
+        while not address:
+            line = demo.stdout.readline()
+            assert line, "the demo ended before it gave an address"
+            address = "".join(re.findall(r"http://127\.0\.0\.1:\d+", line))
+        assert "Overview" in httpx.get(address).text
+        word = {"word": "", "queue": "webhooks", "verb": "pause"}
+        assert httpx.post(f"{address}/queues", data=word, headers={"Origin": address}).status_code == 403
+    finally:
+        demo.send_signal(signal.SIGTERM)
+        demo.communicate(timeout=SECONDS)

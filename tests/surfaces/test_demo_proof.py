@@ -13,10 +13,10 @@ from holdfast.demo.ledger import Entry, Word
 from holdfast.demo.plan import CALLS, STAGES, SUMMARY_AFTER, Fate
 from holdfast.demo.proof import CHECKS, prove
 from holdfast.demo.show import report
-from holdfast.domain import lifecycle
+from holdfast.domain import history, lifecycle
 from holdfast.domain.job import AttemptRecord, Cause, Failure, JobRecord, NewJob, Retention, State
-from holdfast.domain.lifecycle import Move
 from holdfast.domain.moments import SECOND, Micros
+from holdfast.domain.move import Move
 from holdfast.domain.retry import Retry
 from holdfast.port.store import Finding
 
@@ -57,7 +57,7 @@ class Run:
 
     def settle(self, move: Move) -> None:
         self.now += 1
-        if ended := lifecycle.ended_attempt(self.job, move, self.now):
+        if ended := history.ended_attempt(self.job, move, self.now):
             self.attempts.append(ended)
         self.job = lifecycle.apply(self.job, move, self.now)
 
@@ -79,7 +79,7 @@ class Run:
         receipt = f"receipt-{self.job.key}"
         self.write("done", receipt)
         self.settle(lifecycle.complete(self.job, f'"{receipt}"', RETENTION))
-        if won := lifecycle.last_attempt(self.job):
+        if won := history.last_attempt(self.job):
             self.attempts.append(won)
 
     def write(self, word: Word, note: str = "") -> None:

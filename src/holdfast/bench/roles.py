@@ -18,8 +18,8 @@ from holdfast.bench.processes import say
 from holdfast.client.function import JobFunction
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention, State
-from holdfast.domain.lifecycle import Move
 from holdfast.domain.moments import MINUTE, Micros
+from holdfast.domain.move import Move
 from holdfast.port.store import Claim, Query, Store
 
 WARM_UP = 20

@@ -4,12 +4,13 @@ import sys
 
 import click
 
-from holdfast.app import LARGEST_PAGE, Holdfast
-from holdfast.cli import views
+from holdfast.app import Holdfast
 from holdfast.cli.errors import FAILURE
 from holdfast.cli.jobs import Filters, filter_options, found, limit_option, payload_option
 from holdfast.cli.output import plural, progress, show_json, show_table
 from holdfast.cli.store import json_option, opened, url_option
+from holdfast.client import views
+from holdfast.client.operator import LARGEST_PAGE
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import to_datetime
 

@@ -1,16 +1,18 @@
 """`holdfast jobs`: look at jobs, ask why one does not run, cancel and redrive them."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
 
-from holdfast.app import LARGEST_PAGE, Holdfast
-from holdfast.cli import views
+from holdfast.app import Holdfast
 from holdfast.cli.errors import FAILURE
 from holdfast.cli.output import printable, show_fields, show_json, show_table
 from holdfast.cli.store import json_option, opened, url_option
+from holdfast.client import views
 from holdfast.client.job import Job
+from holdfast.client.operator import LARGEST_PAGE
 from holdfast.domain.ids import job_id
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import to_datetime
@@ -69,6 +71,7 @@ def jobs() -> None:
 @click.option("--state", type=click.Choice([state.value for state in State]), help="Only jobs in this state.")
 @filter_options
 @click.option("--key", help="Only the jobs with this idempotency key.")
+@click.option("--parent", metavar="ID", help="Only the children of this job.")
 @click.option("--before", metavar="ID", help="Continue after the last job of the page before.")
 @limit_option
 @payload_option
@@ -116,13 +119,17 @@ def show_job(id_: str, url: str, *, as_json: bool, payload: bool, traceback: boo
     with opened(url) as app:
         record = app.get(id_).record
         attempts = [views.attempt(each, traceback=traceback) for each in app.attempts(id_)]
-        steps = [views.step(each, payload=payload) for each in app.store.steps(record.id)]
+        steps = [views.step(each, payload=payload) for each in app.steps(record.id)]
     job = views.job(record, payload=payload)
     if as_json:
         show_json(job | {"attempts": attempts, "steps": steps})
         return
     if lease := job["lease"]:
         job["lease"] = f"token {lease['token']}, held by {lease['owner']} until {lease['expires_at']}"
+    if progress := job["progress"]:
+        job["progress"] = f"{progress[0]:.0%} {progress[1]}".strip()
+    spent = job["credits"]
+    job["credits"] = ", ".join(f"{number} {what}" for what, number in spent.items() if number) or None
     if failure := job["failure"]:
         job["failure"] = f"{failure['code']}: {failure['message']}"
     if payload:
@@ -175,6 +182,7 @@ def cancel_jobs(ids: tuple[str, ...], url: str, *, as_json: bool) -> None:
     told = {
         State.CANCELLED.value: "is cancelled",
         State.RUNNING.value: "is running; its worker has been asked to stop",
+        State.RETRYING.value: "comes to its end; its steps are being undone first",
     }
     refused = [job for job in done if job.state not in told]
     _report(
@@ -182,6 +190,36 @@ def cancel_jobs(ids: tuple[str, ...], url: str, *, as_json: bool) -> None:
     )
     if refused:
         raise click.exceptions.Exit(FAILURE)
+
+
+@jobs.command("signal")
+@click.argument("id_", metavar="ID")
+@click.argument("name")
+@click.option("--payload", default="true", show_default=True, help="What the signal carries, as JSON.")
+@json_option
+@url_option
+def signal_job(id_: str, name: str, payload: str, url: str, *, as_json: bool) -> None:
+    """Send a job a signal that it waits for, now or later."""
+    try:
+        carried = json.loads(payload)
+    except ValueError:
+        msg = f"--payload takes JSON, and {payload[:60]!r} is not; text needs quotes of its own, as in '\"yes\"'."
+        raise click.UsageError(msg) from None
+    with opened(url) as app:
+        job = app.signal(id_, name, carried)
+    _report([job], lambda job: f"is {job.state}; it has the signal {name!r}", as_json=as_json)
+
+
+@jobs.command("fork")
+@click.argument("id_", metavar="ID")
+@click.argument("step")
+@json_option
+@url_option
+def fork_job(id_: str, step: str, url: str, *, as_json: bool) -> None:
+    """Run a job again as a new one, from one of its recorded steps on."""
+    with opened(url) as app:
+        job = app.fork(id_, step)
+    _report([job], lambda job: f"is {job.state}; it starts at {step!r} with what job {id_} had before", as_json=as_json)
 
 
 @jobs.command("redrive")

@@ -10,13 +10,22 @@ from holdfast import __version__
 from holdfast.cli.backup import backup
 from holdfast.cli.bench import bench
 from holdfast.cli.check import check
+from holdfast.cli.copy import copy
+from holdfast.cli.credits import credits as accounts
 from holdfast.cli.dead import dead
 from holdfast.cli.demo import demo
 from holdfast.cli.dev import dev
 from holdfast.cli.errors import Program
+from holdfast.cli.init import init
 from holdfast.cli.jobs import jobs
+from holdfast.cli.limits import limits
 from holdfast.cli.migrate import migrate
 from holdfast.cli.queues import queues
+from holdfast.cli.schedules import schedules
+from holdfast.cli.server import server
+from holdfast.cli.sinks import sinks
+from holdfast.cli.tokens import tokens
+from holdfast.cli.trail import trail
 from holdfast.cli.worker import worker
 
 
@@ -29,7 +38,27 @@ def program() -> None:
     """
 
 
-for command in (demo, dev, worker, migrate, jobs, queues, dead, check, backup, bench):
+for command in (
+    demo,
+    dev,
+    worker,
+    server,
+    migrate,
+    init,
+    jobs,
+    queues,
+    limits,
+    schedules,
+    accounts,
+    sinks,
+    tokens,
+    trail,
+    dead,
+    check,
+    backup,
+    copy,
+    bench,
+):
     program.add_command(command)
 
 

@@ -1,6 +1,5 @@
 """Which store a command works on: `--url`, else HOLDFAST_URL, else the file in this folder."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,13 +8,13 @@ import click
 
 from holdfast.app import DEFAULT_URL, Holdfast
 from holdfast.domain.errors import BadInput, StoreError
+from holdfast.domain.redaction import without_password
 from holdfast.stores import not_installed
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.pool import Pool
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SECRET = re.compile(r"((?:password|passwd|secret|token)=)[^&]*", re.IGNORECASE)
 _LOCAL = ("sqlite", "memory")
 
 
@@ -52,7 +51,7 @@ def require_existing(url: str) -> None:
 
         path = path_of(url)
         if not path.exists():
-            msg = f"There is no database at {path}; name another with --url, or make it with: holdfast migrate."
+            msg = f"There is no database at {path}; name another, or make it with: holdfast migrate --url {url}."
             raise StoreError(msg)
     if is_postgresql(url):
         with reached(url) as pool:
@@ -85,10 +84,4 @@ def reached(url: str) -> "Iterator[Pool]":
 
 def masked(url: str) -> str:
     """Show a URL without its password."""
-    scheme, separator, rest = url.partition("://")
-    if scheme in _LOCAL:
-        return url
-    person, at, place = rest.rpartition("@")
-    if at:
-        rest = f"{person.partition(':')[0]}:***@{place}" if ":" in person else f"{person}@{place}"
-    return scheme + separator + _SECRET.sub(r"\1***", rest)
+    return url if url.partition("://")[0] in _LOCAL else without_password(url)

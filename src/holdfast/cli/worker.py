@@ -3,7 +3,8 @@
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -12,13 +13,17 @@ from holdfast.app import DEFAULT_CONCURRENCY, Holdfast
 from holdfast.cli.output import plural
 from holdfast.cli.store import masked
 from holdfast.cli.target import load, parse
+from holdfast.client.logs import JsonFormatter, PlainFormatter
 from holdfast.domain.errors import BadInput
 from holdfast.runtime.service import patiently
 from holdfast.runtime.signals import stopping_by_signal
 from holdfast.runtime.supervisor import Supervisor, follow_parent, parent_id
+from holdfast.runtime.telemetry.serving import Gathering, Reporter, serve
+from holdfast.runtime.telemetry.tally import Totals, together
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_LAST_PORT = 65_535
 LEVELS = ("debug", "info", "warning", "error")
 log = logging.getLogger("holdfast")
 
@@ -30,6 +35,7 @@ class Work(NamedTuple):
     queue: tuple[str, ...]
     concurrency: int
     log_level: str
+    log_json: bool = False
     until_idle: bool = False
 
     @property
@@ -37,19 +43,21 @@ class Work(NamedTuple):
         """The queues to serve, each with the most jobs of it at once; None for every queue."""
         return dict(map(_queue, self.queue)) or None
 
-    def command(self, worker_id: str, parent_fd: int) -> list[str]:
+    def command(self, worker_id: str, parent_fd: int, metrics_fd: int | None = None) -> list[str]:
         """Give the command line of one process that does this."""
         queues = [word for each in self.queue for word in ("--queue", each)]
         return [
             sys.executable, "-m", "holdfast", "worker", self.target, *queues, "--concurrency", str(self.concurrency),
             "--log-level", self.log_level, *(["--until-idle"] if self.until_idle else []),
-            "--worker-id", worker_id, "--parent-fd", str(parent_fd),
+            *(["--log-json"] if self.log_json else []), "--worker-id", worker_id, "--parent-fd", str(parent_fd),
+            *([] if metrics_fd is None else ["--metrics-fd", str(metrics_fd)]),
         ]  # fmt: skip
 
 
 def work_options(command: F) -> F:
     """Let a command say what a worker does."""
     for option in (
+        click.option("--log-json", is_flag=True, help="Log a JSON object per line, with the job that it is about."),
         click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
         click.option(
             "-c", "--concurrency", type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, show_default=True,
@@ -74,6 +82,16 @@ def _checked_queues(ctx: click.Context, param: click.Parameter, value: tuple[str
     return value
 
 
+def _checked_address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not port.isdecimal() or int(port) > _LAST_PORT:
+        msg = f"{value!r} is not PORT or HOST:PORT with a PORT of 0 to {_LAST_PORT}."
+        raise click.BadParameter(msg, ctx, param)
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def _queue(text: str) -> tuple[str, int | None]:
     name, separator, most = text.rpartition("=")
     if not separator:
@@ -90,9 +108,23 @@ def _queue(text: str) -> tuple[str, int | None]:
     "--processes", type=click.IntRange(min=1), help="Keep this many worker processes up, replacing any that dies."
 )
 @click.option("--until-idle", is_flag=True, help="End once nothing is running or comes due within a second.")
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    callback=_checked_address,
+    help="Serve metrics for Prometheus there, of all processes together; on this machine alone if no host is named.",
+)
+@click.option("--metrics-fd", type=int, hidden=True, help="A pipe to write metrics to.")
 @click.option("--worker-id", hidden=True, help="The name to work under.")
 @click.option("--parent-fd", type=int, hidden=True, help="A pipe that closes when the supervising process is gone.")
-def worker(processes: int | None, worker_id: str | None, parent_fd: int | None, **work: Any) -> None:
+def worker(
+    processes: int | None,
+    metrics: tuple[str, int] | None,
+    metrics_fd: int | None,
+    worker_id: str | None,
+    parent_fd: int | None,
+    **work: Any,
+) -> None:
     """Run the jobs of an application until SIGTERM or SIGINT.
 
     MODULE:APP names it, as in shop.tasks:app or path/to/file.py:app. The first signal lets running jobs finish, the
@@ -100,7 +132,9 @@ def worker(processes: int | None, worker_id: str | None, parent_fd: int | None, 
     """
     asked = Work(**work)
     app = load(parse(asked.target))
-    _set_up_logging(asked.log_level)
+    set_up_logging(asked.log_level, app, as_json=asked.log_json)
+    if metrics is not None or metrics_fd is not None:
+        app.instrument(metrics=True)
     if not len(app.registry):
         log.warning("%s has no jobs registered; import the modules that define them", asked.target)
     start = Start()
@@ -108,14 +142,35 @@ def worker(processes: int | None, worker_id: str | None, parent_fd: int | None, 
         follow_parent(parent_fd, start.stop)
     with stopping_by_signal(start.stop):
         if processes is not None:
-            raise click.exceptions.Exit(_supervise(app, asked, processes, start))
+            raise click.exceptions.Exit(_supervise(app, asked, processes, start, metrics))
         service = start.open(
             lambda: app.service(queues=asked.queues, concurrency=asked.concurrency, worker_id=worker_id)
         )
         start.hand_over(service.stop)
         click.echo(f"worker {service.id} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
+        if metrics is not None:
+            _serve_metrics(metrics, app.telemetry.totals)
         sys.stdout.flush()
-        service.run(until_idle=asked.until_idle)
+        with _reporting(app, metrics_fd):
+            service.run(until_idle=asked.until_idle)
+
+
+@contextmanager
+def _reporting(app: Holdfast, fd: int | None) -> Iterator[None]:
+    """Write the metrics of this process to whoever adds them up."""
+    if fd is None or app.telemetry.metrics is None:
+        yield
+        return
+    reporter = Reporter(fd, app.telemetry.metrics.totals)
+    try:
+        yield
+    finally:
+        reporter.end()
+
+
+def _serve_metrics(address: tuple[str, int], totals: Callable[[], Totals]) -> None:
+    host, port = serve(*address, totals).server_address[:2]
+    click.echo(f"metrics at http://{host if isinstance(host, str) else host.decode()}:{port}/metrics")
 
 
 class Start:
@@ -162,21 +217,26 @@ class Start:
             raise click.exceptions.Exit(0)
 
 
-def _supervise(app: Holdfast, asked: Work, processes: int, start: Start) -> int:
+def _supervise(app: Holdfast, asked: Work, processes: int, start: Start, metrics: tuple[str, int] | None = None) -> int:
     store = start.open(lambda: patiently(lambda: app.store))
     if not store.capabilities.shared:
         msg = f"{masked(app.url)} cannot be shared by several processes; leave --processes out, or use sqlite:///."
         raise BadInput(msg)
+    gathering = None if metrics is None else Gathering()
     supervisor = Supervisor(
         command=asked.command,
         processes=processes,
         store=store,
         settings=app.settings,
         until_idle=asked.until_idle,
+        gathering=gathering,
+        watch=app.telemetry.watch,
     )
     start.hand_over(supervisor.stop)
     many = "1 process, which" if processes == 1 else f"{processes} processes, each of which"
     click.echo(f"supervisor {parent_id()} of {many} {_told(asked.queues, asked.concurrency)} on {masked(app.url)}")
+    if metrics is not None and gathering is not None:
+        _serve_metrics(metrics, lambda: together([app.telemetry.totals(), gathering.totals()]))
     sys.stdout.flush()
     return supervisor.run()
 
@@ -189,7 +249,14 @@ def _told(queues: Mapping[str, int | None] | None, concurrency: int) -> str:
     return f"serves {served}, {plural(concurrency, 'job')} at once,"
 
 
-def _set_up_logging(level: str) -> None:
-    """Log to standard error, unless the application has set up logging itself."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+def set_up_logging(level: str, app: Holdfast, *, as_json: bool = False) -> None:
+    """Log to standard error, unless the application has set up logging itself; JSON if that is asked for, in any
+    case.
+    """
+    written = logging.StreamHandler(sys.stderr)
+    redaction = app.settings.redaction
+    written.setFormatter(JsonFormatter(redaction) if as_json else PlainFormatter(redaction))
+    logging.basicConfig(handlers=[written], force=as_json)
     log.setLevel(level.upper())
+    if as_json:
+        app.instrument(logs=True)

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from holdfast.client.context import Context
 from holdfast.client.function import JobFunction
 from holdfast.client.options import priority as checked_priority
+from holdfast.client.payload import takes_context
 from holdfast.client.registry import RunIn, text
 from holdfast.domain.errors import BadInput
 from holdfast.domain.moments import duration
@@ -23,6 +24,7 @@ A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)
 Async = Coroutine[Any, Any, R]
+_MOST_VERSION = 1_000_000_000
 
 
 class _First(Protocol[P, R_co]):
@@ -55,12 +57,16 @@ class Registrar(Protocol):
     def _decorated(self, fn: Callable[..., Any], **defaults: Any) -> JobFunction[..., Any]: ...
 
 
+WORKFLOW = "@app.workflow"
+
+
 class JobDecorator:
     """`app.job`: call it with a function, or with defaults to get a decorator."""
 
-    def __init__(self, app: Registrar, defaults: dict[str, Any]) -> None:
+    def __init__(self, app: Registrar, defaults: dict[str, Any], called: str = "@app.job") -> None:
         self._app = app
         self._defaults = defaults
+        self._called = called
 
     @overload
     def __call__(self, fn: _First[P, Async[R]], /) -> JobFunction[P, R]: ...
@@ -95,19 +101,33 @@ class JobDecorator:
         permanent: tuple[type[BaseException], ...] | type[BaseException] = (),
         run_in: RunIn | None = None,
         crash_cap: int | None = None,
+        version: int | None = None,
     ) -> "JobDecorator": ...
     def __call__(self, fn: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
         """Register a function, or collect the defaults to register one with."""
         known = signature(checked_defaults).parameters
         if unknown := defaults.keys() - known.keys():
-            msg = f"@app.job has no option {min(unknown)!r}; it takes {', '.join(known)}."
+            msg = f"{self._called} has no option {min(unknown)!r}; it takes {', '.join(known)}."
             raise TypeError(msg)
         if fn is None:
-            return JobDecorator(self._app, checked_defaults(**defaults))
+            return JobDecorator(self._app, checked_defaults(**defaults), self._called)
         if defaults or not callable(fn):
-            msg = "Write @app.job or @app.job(queue=..., retry=...), with options by name."
+            msg = f"Write {self._called} or {self._called}(queue=..., retry=...), with options by name."
             raise BadInput(msg)
+        if self._called == WORKFLOW:
+            require_steps(fn, self._defaults.get("run_in"))
         return self._app._decorated(fn, **self._defaults)  # noqa: SLF001
+
+
+def require_steps(fn: Callable[..., Any], run_in: RunIn | None) -> None:
+    """Refuse a workflow that could not run its steps."""
+    name = getattr(fn, "__name__", fn)
+    if not takes_context(fn):
+        msg = f"{name}: a workflow takes a parameter `ctx: Context`, which runs its steps."
+        raise BadInput(msg)
+    if run_in == "process":
+        msg = f"{name}: a workflow runs in the worker's own process, where its steps are recorded; leave run_in out."
+        raise BadInput(msg)
 
 
 def checked_defaults(
@@ -120,6 +140,7 @@ def checked_defaults(
     permanent: tuple[type[BaseException], ...] | type[BaseException] = (),
     run_in: RunIn | None = None,
     crash_cap: int | None = None,
+    version: int | None = None,
 ) -> dict[str, Any]:
     """Check a kind's defaults; what is not given is left to the kind."""
     given: dict[str, Any] = {"name": name, "run_in": run_in}
@@ -143,4 +164,13 @@ def checked_defaults(
             msg = f"crash_cap is a whole number of 1 or more, not {crash_cap!r}."
             raise BadInput(msg)
         given["crash_cap"] = crash_cap
+    if version is not None:
+        given["code_version"] = _version(version)
     return {**given, "permanent": exceptions}
+
+
+def _version(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_VERSION:
+        msg = f"version is a whole number of 0 or more, not {value!r}."
+        raise BadInput(msg)
+    return value

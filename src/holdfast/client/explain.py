@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.domain.job import TERMINAL, JobRecord, State
-from holdfast.domain.moments import SECOND, to_datetime
+from holdfast.client.limits import rules_of
+from holdfast.domain import lifecycle, moving
+from holdfast.domain.gates import gates_of
+from holdfast.domain.job import PLAIN, TERMINAL, JobRecord, State
+from holdfast.domain.limits import ALL, Rules, group_of, spelled
+from holdfast.domain.moments import HORIZON, SECOND, to_datetime
 from holdfast.port.store import Store
 
 
@@ -23,6 +27,9 @@ class Explanation:
 def explain(store: Store, job: JobRecord) -> Explanation:
     """Say why a job is where it is, and what it waits for."""
     now = store.now()
+    if moving.held(job):
+        text = "It is on its way to another store; whoever asks for the same copy again (or undoes it) sets it free."
+        return _because("moving", text)
     if job.state in TERMINAL:
         return _finished(job)
     if job.state is State.RUNNING:
@@ -33,26 +40,82 @@ def explain(store: Store, job: JobRecord) -> Explanation:
         )
     if job.queue in store.paused():
         return _because("paused", f"The queue {job.queue!r} is paused; resume it to let its jobs run.", queue=job.queue)
+    rules = rules_of(store)
+    for what, which, paused in (("tenant", job.tenant, rules.tenants), ("kind", job.kind, rules.kinds)):
+        if which in paused:
+            return _because(
+                "paused", f"The {what} {which!r} is paused; resume it to let its jobs run.", **{what: which}
+            )
     if job.available_at > now:
-        wait = _span(job.available_at - now)
-        at = to_datetime(job.available_at).isoformat()
-        if job.state is State.RETRYING:
-            tried = f"{job.attempt} of {job.max_attempts} attempts used; last: {job.failure_code or 'given back'}"
-            text = f"It is retrying ({tried}); it runs again in {wait}, at {at}."
-            return _because("backoff", text, available_at=at)
+        return _waits(job, now) or _not_due(job, now)
+    return _due(store, job, rules, now)
+
+
+def _not_due(job: JobRecord, now: int) -> Explanation:
+    wait = _span(job.available_at - now)
+    at = to_datetime(job.available_at).isoformat()
+    if job.state is State.QUEUED:
         return _because("not-due", f"It is not due yet: it may run in {wait}, at {at}.", available_at=at)
+    if job.failure_code is None and job.step_cursor:
+        return _because("sleeping", f"It sleeps: it goes on in {wait}, at {at}.", available_at=at)
+    tried = f"{job.attempt} of {job.max_attempts} attempts used; last: {job.failure_code or 'given back'}"
+    return _because("backoff", f"It is retrying ({tried}); it runs again in {wait}, at {at}.", available_at=at)
+
+
+def _due(store: Store, job: JobRecord, rules: Rules, now: int) -> Explanation:
+    if lifecycle.undoing(job):
+        return _because("undoing", "It has come to its end, and its steps are about to be undone.")
     workers = [w for w in store.workers() if w.queues is None or job.queue in w.queues]
     if not workers:
         return _because("no-worker", f"No running worker serves the queue {job.queue!r}; start one.", queue=job.queue)
-    if not any(job.kind in w.kinds for w in workers):
+    if not any(job.kind in w.kinds or not w.kinds for w in workers):  # one that names no kinds may know any
         text = (
             f"Workers serve the queue {job.queue!r}, but none of them knows the kind {job.kind!r}; deploy its handler."
         )
         return _because("unknown-kind", text, kind=job.kind)
+    if held := _held_back(store, job, rules, now):
+        return held
     busy = sum(w.running for w in workers)
     ahead = store.counts().get((job.queue, State.QUEUED), 0)
     text = f"It is due and waits its turn: {ahead} queued in {job.queue!r}, {busy} running on {len(workers)} worker(s)."
     return _because("waiting", text, queued=ahead, running=busy, workers=len(workers))
+
+
+def _held_back(store: Store, job: JobRecord, rules: Rules, now: int) -> Explanation | None:
+    """Say which limit holds a job back, if one does: one that something must end for, or else that which opens last."""
+    plan = rules.plan(job.queue)
+    if plan is None:
+        return None
+    closed = [
+        gate
+        for gate in gates_of(plan, job.tenant, group_of(job), store.standing, now)
+        if gate.opens_at is None or gate.opens_at > now
+    ]
+    if not closed:
+        return None
+    gate = max(closed, key=lambda one: HORIZON + now if one.opens_at is None else one.opens_at)
+    whose = f"key {gate.key!r}" if gate.key is not None else f"tenant {gate.tenant!r}" if gate.tenant else "all jobs"
+    where = "all queues" if gate.queue == ALL else f"the queue {gate.queue!r}"
+    limit = f"The limit of {where} ({gate.limit}) holds it back"
+    details = {"queue": gate.queue, "per": gate.limit.per, "tenant": gate.tenant, "key": gate.key}
+    if gate.opens_at is None:
+        text = f"{limit}: {gate.running} of {whose} are running; it may start when one of them ends."
+        return _because("limit", text, **details, running=gate.running, concurrency=gate.limit.concurrency)
+    at = to_datetime(gate.opens_at).isoformat()
+    text = f"{limit}: for {whose} the next may start in {_span(gate.opens_at - now)}, at {at}."
+    return _because("limit", text, **details, rate=spelled(gate.limit.rate or (1, 1)), opens_at=at)
+
+
+def _waits(job: JobRecord, now: int) -> Explanation | None:
+    """Say what a workflow waits for, if it does."""
+    flow = job.flow or PLAIN
+    if flow.awaits is None:
+        return None
+    until = "" if job.available_at - now > HORIZON // 2 else f", for another {_span(job.available_at - now)} at most"
+    if flow.awaits.startswith("$"):
+        text = f"It waits for its {flow.children} children to end; the last one wakes it."
+        return _because("children", text, children=flow.children)
+    return _because("signal", f"It waits for the signal {flow.awaits!r}{until}.", signal=flow.awaits)
 
 
 def _finished(job: JobRecord) -> Explanation:
@@ -61,6 +124,8 @@ def _finished(job: JobRecord) -> Explanation:
         tried = f"after attempt {job.attempt} of {job.max_attempts}"
         text = f"It died at {at}: {job.cause}, {tried}. Last failure: {job.failure_code}. Redrive it to run it again."
         return _because("dead", text, cause=job.cause, code=job.failure_code)
+    if moving.left(job):
+        return _because("moved", f"It has gone to another store at {at}: {job.failure_message}.")
     return _because(job.state.value, f"It is finished: {job.state} at {at}.")
 
 

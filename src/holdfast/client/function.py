@@ -5,12 +5,14 @@ parameters.
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast.client.job import Job
 from holdfast.client.options import Options
 from holdfast.client.registry import Kind
+from holdfast.domain.errors import BadInput
 from holdfast.domain.job import NewJob
+from holdfast.domain.moments import Micros
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,13 +23,14 @@ class Prepared(NamedTuple):
 
     new: NewJob
     connection: Any = None
+    debounce: Micros | None = None
 
 
 class Enqueuer(Protocol):
     """What a decorated handler needs of its application."""
 
-    max_payload: int
-
+    @property
+    def max_payload(self) -> int: ...
     def _enqueue(self, prepared: Prepared) -> Job[Any]: ...
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]: ...
 
@@ -54,6 +57,11 @@ class JobFunction(Generic[P, R]):
         """The function that was decorated."""
         return self._fn
 
+    @property
+    def options(self) -> Options:
+        """What was chosen with `using`."""
+        return self._options
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._fn(*args, **kwargs)
 
@@ -64,7 +72,13 @@ class JobFunction(Generic[P, R]):
         """Validate the arguments and give a job to be enqueued later."""
         kind = self.kind
         payload = kind.binder.encode(args, kwargs, self._app.max_payload)
-        return Prepared(NewJob._make((kind.name, payload, *self._chosen)), self._options.connection)
+        new = NewJob._make((kind.name, payload, *self._chosen))
+        return Prepared(new, self._options.connection, self._options.debounce)
+
+    def prepare_json(self, payload: str) -> Prepared:
+        """Validate a payload that comes as JSON text, and give a job to be enqueued later."""
+        new = self._options.new_job(self.kind, self.kind.binder.check(payload, self._app.max_payload))
+        return Prepared(new, self._options.connection, self._options.debounce)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will run this function; returns once it is durable."""
@@ -88,13 +102,20 @@ class JobFunction(Generic[P, R]):
         trace_id: str | None = None,
         trigger: str | None = None,
         expires_after: float | timedelta | None = None,
+        credits: int | None = None,  # noqa: A002 - the account's own word
+        unique: Literal["active"] | None = None,
+        debounce: float | timedelta | None = None,
         connection: Any = None,
+        group: str | None = None,
     ) -> "JobFunction[P, R]":
         """Choose options for the jobs enqueued through the copy this gives.
 
         `run_after` is a delay (or an instant); `key` makes the job unique per tenant until it is purged or `key_ttl`
         is over; `expires_after` lets it die
-        if it has not started by then; `connection` enqueues inside the caller's own transaction.
+        if it has not started by then; `credits` sets that many aside in the tenant's account, if it has one;
+        `unique="active"` lets a key be used again once its job has ended; `debounce` puts the job off by this long, and
+        again whenever it is asked for before it has begun; `connection` enqueues inside the caller's own transaction;
+        `group` is the key that limits per key go by.
         """
         options = self._options.having(
             queue=queue,
@@ -108,6 +129,24 @@ class JobFunction(Generic[P, R]):
             trace_id=trace_id,
             trigger=trigger,
             expires_after=expires_after,
+            credits=credits,
+            unique=unique,
+            debounce=debounce,
             connection=connection,
+            group=group,
         )
         return JobFunction(self._app, self.kind, self._fn, options)
+
+
+def repeatable(job: Any, what: str) -> JobFunction[..., Any]:
+    """Check that a job can be enqueued again and again, each time under a key of its own; `what` enqueues it."""
+    if not isinstance(job, JobFunction):
+        msg = f"{what} takes a job, as in job=ingest or job=ingest.using(queue='slow'), not a {type(job).__name__}."
+        raise BadInput(msg)
+    if job.options.key is not None or job.options.debounce is not None:
+        msg = f"{what} gives each of its jobs a key of its own; leave out key=, unique= and debounce=."
+        raise BadInput(msg)
+    if job.options.connection is not None:
+        msg = f"{what} outlives every transaction; leave out connection=."
+        raise BadInput(msg)
+    return job

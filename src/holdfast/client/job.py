@@ -2,11 +2,11 @@
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 from holdfast.client.asynchronous import asynchronous
-from holdfast.domain.job import Failure, JobRecord, Lease
+from holdfast.domain.job import Failure, JobRecord, Lease, StepRecord
 from holdfast.domain.moments import to_datetime
 from holdfast.port.store import Inserted
 
@@ -24,6 +24,10 @@ class Owner(Protocol):
     def explain(self, id: UUID | str) -> "Explanation": ...  # noqa: A002
     def _cancel(self, id_: str) -> JobRecord: ...
     def _redrive(self, id_: str) -> JobRecord: ...
+    def _signal(self, id_: str, name: str, payload: object) -> JobRecord: ...
+    def _fork(self, id_: str, from_step: str) -> "Job[Any]": ...
+    def _load(self, stored: str) -> str: ...
+    def steps(self, id: UUID | str) -> list[StepRecord]: ...  # noqa: A002
 
 
 class Job(Generic[R_co]):
@@ -114,9 +118,45 @@ class Job(Generic[R_co]):
         return self.record.lease
 
     @property
+    def parent(self) -> UUID | None:
+        """The job that spawned it."""
+        return None if self.record.parent is None else UUID(self.record.parent)
+
+    @property
+    def trigger(self) -> str:
+        """What asked for it: manual, schedule, webhook or file_drop."""
+        return self.record.trigger
+
+    @property
+    def step_cursor(self) -> int:
+        """How many of its steps are done; in a pipeline, the next step to run."""
+        return self.record.step_cursor
+
+    @property
+    def steps_total(self) -> int:
+        """How many steps it has, if it is a pipeline; 0 otherwise."""
+        return self.record.steps_total
+
+    @property
+    def progress(self) -> tuple[float, str] | None:
+        """How far it last said it was: a fraction and a text."""
+        told = None if self.record.flow is None else self.record.flow.progress
+        return None if told is None else (json.loads(told)[0], json.loads(told)[1])
+
+    @property
+    def credits_reserved(self) -> int:
+        """The credits set aside for it and not spent."""
+        return 0 if self.record.flow is None else self.record.flow.reserved
+
+    @property
+    def credits_spent(self) -> int:
+        """The credits it has spent."""
+        return 0 if self.record.flow is None else self.record.flow.spent
+
+    @property
     def payload(self) -> object:
         """What it was asked to do, as plain JSON values."""
-        return cast("object", json.loads(self.record.payload))
+        return cast("object", json.loads(self._owner._load(self.record.payload)))  # noqa: SLF001
 
     @property
     def created_at(self) -> datetime:
@@ -162,6 +202,19 @@ class Job(Generic[R_co]):
         self._known = self._owner._redrive(self.record.id)  # noqa: SLF001
         return self
 
+    def signal(self, name: str, payload: object = True) -> "Job[R_co]":  # noqa: FBT002 - a signal says yes
+        """Send the job a signal that it waits for now or later (`ctx.wait_for`); a finished job takes none."""
+        self._known = self._owner._signal(self.record.id, name, payload)  # noqa: SLF001
+        return self
+
+    def fork(self, from_step: str) -> "Job[R_co]":
+        """Run the job again as a new one from one of its steps on; the results of the steps before it are kept."""
+        return self._owner._fork(self.record.id, from_step)  # noqa: SLF001
+
+    def steps(self) -> list[StepRecord]:
+        """List its recorded steps, in order."""
+        return self._owner.steps(self.record.id)
+
     def explain(self) -> "Explanation":
         """Say why the job is not running."""
         return self._owner.explain(self.record.id)
@@ -171,6 +224,9 @@ class Job(Generic[R_co]):
     acancel = asynchronous(cancel)
     aredrive = asynchronous(redrive)
     aexplain = asynchronous(explain)
+    asignal = asynchronous(signal)
+    afork = asynchronous(fork)
+    asteps = asynchronous(steps)
 
     def __repr__(self) -> str:
         return f"<Job {self.record.id} {self.record.kind} {self.record.state} attempt {self.record.attempt}>"

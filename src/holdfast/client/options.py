@@ -1,10 +1,12 @@
 """The choices a caller can make for one job, checked and turned into a `NewJob`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 from holdfast.client.registry import Kind, text
+from holdfast.domain.codec import MAX_INT
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import NewJob, Trigger
 from holdfast.domain.moments import Micros, duration, instant
@@ -27,9 +29,13 @@ class Options:
     trace_id: str | None = None
     trigger: str = Trigger.MANUAL.value
     expires_after: Micros | None = None
+    credits: int = 0
+    unique: str | None = None
+    debounce: Micros | None = None
     connection: Any = None
+    group: str | None = None
 
-    def having(self, **choices: Any) -> Self:
+    def having(self, **choices: Any) -> "Options":
         """Add choices, checked, to these; `None` means not chosen."""
         if choices.get("run_after") is not None and choices.get("run_at") is not None:
             msg = "run_after and run_at both say when the job may run; give one of them."
@@ -39,7 +45,7 @@ class Options:
         )
         if "delay" in chosen:
             chosen["run_at"] = None
-        return replace(self, **chosen)
+        return _agreeing(replace(self, **chosen))
 
     def new_job(self, kind: Kind, payload: str) -> NewJob:
         """Combine a kind, a payload and these choices."""
@@ -60,7 +66,29 @@ class Options:
             self.delay,
             self.run_at,
             self.expires_after,
+            len(kind.links),
+            code_version=kind.code_version,
+            credits=self.credits,
+            unique=self.unique,
+            group=self.group,
         )
+
+
+def _agreeing(options: Options) -> Options:
+    """Refuse choices that cannot be kept together."""
+    if options.key is None and (options.unique or options.debounce is not None):
+        which = "unique=" if options.unique else "debounce="
+        msg = f"{which} says how long a key is taken; give the key as well."
+        raise BadInput(msg)
+    if options.debounce is None:
+        return options
+    if options.run_at is not None or options.delay not in (0, options.debounce) or options.connection is not None:
+        msg = "debounce= says when the job runs; it goes with neither run_after, run_at nor connection."
+        raise BadInput(msg)
+    if options.unique == "active":
+        msg = "A job is unique while it is active, or debounced while it waits; give one of unique= and debounce=."
+        raise BadInput(msg)
+    return replace(options, delay=options.debounce, unique="waiting")
 
 
 _NAMES = {field.name for field in fields(Options)} - {"delay"} | {"run_after"}
@@ -68,7 +96,7 @@ _NAMES = {field.name for field in fields(Options)} - {"delay"} | {"run_after"}
 
 def _checked(name: str, value: Any) -> tuple[str, Any]:
     match name:
-        case "queue" | "tenant" | "key" | "user" | "trace_id":
+        case "queue" | "tenant" | "key" | "user" | "trace_id" | "group":
             return name, value if name == "tenant" and value == "" else text(value, name)
         case "priority":
             return name, priority(value)
@@ -78,18 +106,35 @@ def _checked(name: str, value: Any) -> tuple[str, Any]:
             return "delay", duration(value, "run_after")
         case "run_at":
             return name, instant(value, "run_at")
-        case "key_ttl" | "expires_after":
+        case "key_ttl" | "expires_after" | "debounce":
             return name, duration(value, name)
-        case "trigger":
-            if not isinstance(value, str) or value not in set(Trigger):
-                msg = f"A trigger is one of {', '.join(Trigger)}; {value!r} is not."
-                raise BadInput(msg)
-            return name, str(value)
+        case "credits":
+            return name, amount(value, "credits")
+        case "trigger" | "unique":
+            return name, _one_of(name, value)
         case "connection":
             return name, value
         case _:
             msg = f"There is no option {name!r}."
             raise BadInput(msg)
+
+
+_CHOICES = {"trigger": tuple(Trigger), "unique": ("active",)}
+
+
+def _one_of(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in _CHOICES[name]:
+        msg = f"A {name} is one of {', '.join(_CHOICES[name])}; {value!r} is not."
+        raise BadInput(msg)
+    return str(value)
+
+
+def amount(value: int, what: str) -> int:
+    """Check a number of credits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT // 2:
+        msg = f"{what} is a whole number of 0 or more, not {value!r}."
+        raise BadInput(msg)
+    return value
 
 
 def priority(value: int) -> int:
@@ -98,3 +143,22 @@ def priority(value: int) -> int:
         msg = f"A priority is a whole number between -{_MOST_PRIORITY:,} and {_MOST_PRIORITY:,}, not {value!r}."
         raise BadInput(msg)
     return value
+
+
+def served(value: Sequence[str] | Mapping[str, int | None] | None) -> dict[str, int | None] | None:
+    """Check the queues that a worker is to serve, with the most jobs of each at once."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        msg = f"queues takes a list of names, not the text {value!r}; write queues=[{value!r}]."
+        raise BadInput(msg)
+    named = dict(value) if isinstance(value, Mapping) else dict.fromkeys(value)
+    for name, most in named.items():
+        text(name, "queue")
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            msg = f"The queue {name!r} may run a whole number of 1 or more jobs at once, not {most!r}."
+            raise BadInput(msg)
+    if not named:
+        msg = "queues is empty; leave it out to serve every queue."
+        raise BadInput(msg)
+    return named

@@ -10,7 +10,7 @@ part of the payload.
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -43,20 +43,12 @@ class Binder:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        try:
-            hints = typing.get_type_hints(self._fn, include_extras=True)
-        except (NameError, TypeError) as error:
-            msg = f"{self.kind}: one of its annotations cannot be resolved ({error})."
-            raise BadInput(msg) from error
-        return {name: hints.get(name, Any) for name in self._signature.parameters}
+        return hints_of(self._fn, self.kind)
 
     @cached_property
     def context(self) -> str | None:
         """The name of the parameter that wants the context."""
-        for name, hint in self._hints.items():
-            if hint is Context or (name == "ctx" and hint is Any):
-                return name
-        return None
+        return context_of(self._hints)
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -178,6 +170,29 @@ class Binder:
         return BadPayload(f"{self.kind}: {'; '.join(parts)}{more}.")
 
 
+def context_of(hints: dict[str, Any]) -> str | None:
+    """Find the parameter that wants the context."""
+    return next((name for name, hint in hints.items() if hint is Context or (name == "ctx" and hint is Any)), None)
+
+
+def takes_context(fn: Callable[..., Any]) -> bool:
+    """Tell whether a function wants the context; if its annotations cannot be read yet, by the parameter's name."""
+    try:
+        return context_of(hints_of(fn)) is not None
+    except BadInput:
+        return "ctx" in inspect.signature(fn).parameters
+
+
+def hints_of(fn: Callable[..., Any], called: str | None = None) -> dict[str, Any]:
+    """Give the types of a function's parameters, by name; `Any` where it says none."""
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except (NameError, TypeError) as error:
+        msg = f"{called or fn.__name__}: one of its annotations cannot be resolved ({error})."
+        raise BadInput(msg) from error
+    return {name: hints.get(name, Any) for name in inspect.signature(fn).parameters}
+
+
 def _complaint(problem: ErrorDetails) -> str:
     """Give Pydantic's own words, except where they repeat what was sent."""
     return "Input has an unknown tag" if problem["type"] == "union_tag_invalid" else problem["msg"]
@@ -186,3 +201,11 @@ def _complaint(problem: ErrorDetails) -> str:
 def is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
     """Tell whether this is a Pydantic model."""
     return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def mapping(payload: Any, kind: str) -> dict[str, Any]:
+    """Take a payload that is given by its names."""
+    if not isinstance(payload, Mapping):
+        msg = f"The payload of {kind} is JSON text or a mapping, not {type(payload).__name__}."
+        raise BadPayload(msg)
+    return dict(payload)

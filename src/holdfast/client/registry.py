@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from holdfast.client.durable import Link
 from holdfast.client.payload import Binder, is_model
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, UnknownKind
@@ -47,11 +48,20 @@ class Kind:
     permanent: tuple[type[BaseException], ...] = ()
     run_in: RunIn = "thread"
     crash_cap: int = 3
+    links: tuple[Link, ...] = ()
+    """The steps of a pipeline."""
+    code_version: int = 0
+    """Which version of a workflow's code this is; a job runs on the version it was enqueued with."""
 
     @cached_property
     def retry_spec(self) -> str:
         """The retry policy as it is stored with each job."""
         return self.retry.spec
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the handler is awaited."""
+        return inspect.iscoroutinefunction(self.fn)
 
     @cached_property
     def binder(self) -> Binder:
@@ -68,6 +78,13 @@ class Kind:
         except (NameError, TypeError, PydanticSchemaGenerationError):
             return TypeAdapter(Any)
 
+    def read_value(self, value: Any) -> Any:
+        """Give a result that is plain JSON as the type the handler says it returns, if it is of that type."""
+        try:
+            return self._result.validate_python(value)
+        except ValidationError:
+            return value
+
     def read_result(self, text: str) -> Any:
         """Read a stored result as the type the handler says it returns; as plain JSON if it returned something else."""
         try:
@@ -77,30 +94,40 @@ class Kind:
 
 
 class Registry:
-    """All kinds of one application."""
+    """All kinds of one application. A kind may have several versions; the highest is what new jobs are made for."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, dict[int, Kind]] = {}
 
     def add(self, kind: Kind) -> Kind:
-        """Register a kind; a name is given once."""
-        if kind.name in self._kinds and self._kinds[kind.name].fn is not kind.fn:
-            msg = f"The kind {kind.name!r} is registered already; give one of the two another name=."
+        """Register a kind; a name is given once for every version."""
+        versions = self._kinds.setdefault(kind.name, {})
+        known = versions.get(kind.code_version)
+        if known is not None and known.fn is not kind.fn:
+            which = f" in version {kind.code_version}" if kind.code_version else ""
+            msg = f"The kind {kind.name!r} is registered already{which}; give one of the two another name=."
             raise BadInput(msg)
-        self._kinds[kind.name] = kind
+        versions[kind.code_version] = kind
         return kind
 
     def __getitem__(self, name: str) -> Kind:
-        kind = self._kinds.get(name)
-        if kind is None:
+        versions = self._kinds.get(name)
+        if versions is None:
             known = ", ".join(sorted(self._kinds)) or "none yet"
             msg = f"No handler is registered for the kind {name!r}; known kinds: {known}."
             raise UnknownKind(msg)
-        return kind
+        return versions[max(versions)]
 
-    def get(self, name: str) -> Kind | None:
-        """Find a kind, if it is registered."""
-        return self._kinds.get(name)
+    def get(self, name: str, code_version: int | None = None) -> Kind | None:
+        """Find a kind, if it is registered: a certain version of it, or the highest."""
+        versions = self._kinds.get(name)
+        if versions is None:
+            return None
+        return versions[max(versions)] if code_version is None else versions.get(code_version)
+
+    def every(self) -> Iterator[Kind]:
+        """Go through all versions of all kinds."""
+        return (kind for versions in self._kinds.values() for kind in versions.values())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)

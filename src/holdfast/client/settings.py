@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.domain.codec import MAX_BYTES
+from holdfast.client.artifacts import Artifacts
+from holdfast.domain.codec import MAX_BYTES, MAX_RECORD
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import Retention
 from holdfast.domain.moments import DAY, SECOND, Micros, duration
+from holdfast.domain.redaction import Redaction
 
-HARD_LIMIT = 1024 * 1024
+HARD_LIMIT = MAX_RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,12 @@ class Settings:
     """The largest payload or result, in bytes of JSON."""
     retention: Retention = field(default_factory=Retention)
     """How long finished jobs are kept."""
+    events: bool = False
+    """Whether moves are told as events."""
+    artifacts: Artifacts = field(default_factory=lambda: Artifacts(None))
+    """Where what is too large for a record is kept."""
+    redaction: Redaction = field(default_factory=Redaction)
+    """What is taken out of tracebacks, logs and reports."""
 
 
 def settings(
@@ -40,6 +48,9 @@ def settings(
     unknown_kind_grace: float | timedelta = 60,
     max_payload: int = MAX_BYTES,
     retention: Retention | None = None,
+    events: bool = False,
+    artifacts: Artifacts | None = None,
+    redaction: Redaction | None = None,
 ) -> Settings:
     """Check settings given in seconds."""
     held = duration(lease, "lease")
@@ -52,7 +63,8 @@ def settings(
         raise BadInput(msg)
     return Settings(
         held, beat, duration(grace, "grace"), max(duration(upkeep, "upkeep"), SECOND // 100),
-        duration(unknown_kind_grace, "unknown_kind_grace"), max_payload, retention or Retention(),
+        duration(unknown_kind_grace, "unknown_kind_grace"), max_payload, retention or Retention(), events,
+        artifacts or Artifacts(None, max_payload), redaction or Redaction(),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from holdfast.demo.evidence import Accepted, Death, Evidence
 from holdfast.demo.ledger import Ledger
 from holdfast.demo.screen import Screen
 from holdfast.demo.watch import Watch
-from holdfast.domain import audit, lifecycle
+from holdfast.domain import audit, history
 from holdfast.domain.job import AttemptRecord, Cause, JobRecord, State
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.port.store import Finding
@@ -69,7 +69,7 @@ class Demo:
         self._watch.look()
         records = list(self._watch.records.values())
         ended = {job.id: store.attempts(job.id) for job in records}
-        won = {job.id: lifecycle.last_attempt(job) for job in records}
+        won = {job.id: history.last_attempt(job) for job in records}
         written = ledger.read(self._ledger)
         return Evidence(
             fates=self._fates,

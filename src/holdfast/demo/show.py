@@ -15,6 +15,7 @@ from holdfast.demo.ending import last_resort
 from holdfast.demo.play import WORKERS, Demo
 from holdfast.demo.proof import Verdict
 from holdfast.demo.screen import Screen, proof_table
+from holdfast.demo.window import window
 from holdfast.runtime.signals import ends_on_signals
 
 
@@ -25,7 +26,13 @@ def show(jobs: int, seed: int, *, live: bool) -> int:
     console = Console(highlight=False)
     planned = plan.make(jobs, seed, f"{datetime.now(UTC):%Y-%m-%d}")
     console.print(f"[bold]Holdfast[/]: {jobs} jobs, {WORKERS} workers, one SQLite file [dim](seed {seed})[/]\n")
-    with TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder, ends_on_signals():
+    with (
+        TemporaryDirectory(prefix="holdfast-demo-", ignore_cleanup_errors=True) as folder,
+        ends_on_signals(),
+        window(f"sqlite:///{Path(folder) / 'holdfast.db'}") as address,
+    ):
+        if address is not None:
+            console.print(f"Watch it in a browser while it runs: [bold]{address}[/]\n")
         demo = Demo(planned, Path(folder), Screen(console, live=live, total=jobs))
         with last_resort(demo.crew, Path(folder)):
             try:

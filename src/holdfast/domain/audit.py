@@ -9,8 +9,9 @@ set back a little.
 from collections.abc import Iterator, Sequence
 
 from holdfast.domain.job import CLAIMABLE, TERMINAL, AttemptRecord, Cause, JobRecord, State
-from holdfast.domain.lifecycle import EXPIRED, LEASE_EXPIRED, Verb, overdue
+from holdfast.domain.lifecycle import EXPIRED, LEASE_EXPIRED, overdue, undoing
 from holdfast.domain.moments import MINUTE, SECOND, Micros
+from holdfast.domain.move import Verb
 
 Violation = tuple[str, str]
 """The promise that is broken, and a sentence that says how."""
@@ -25,6 +26,7 @@ PROMISES = {
     "S19": "classification holds",
     "S20": "cursor within its steps",
     "S26": "dead letters complete and exact",
+    "S28": "credits never overspent",
     "L3": "no orphan",
 }
 """What is looked at here."""
@@ -51,6 +53,8 @@ def violations(
     when one has been up, and None that there is none, in which case nothing counts as forgotten.
     """
     found = [violation for rule in _RULES for violation in rule(job)]
+    if not (ended and ended[-1].outcome == Verb.UNDO):
+        found += _caused(job)
     if ended is not None:
         found += _history(job, ended)
     if watched_since is not None:
@@ -86,7 +90,7 @@ def _final(job: JobRecord) -> Iterator[Violation]:
         yield "S14", f"It is {job.state}, but has a result."
     if job.generation < 1 or (job.state is State.CREATED and (job.version, job.generation, job.token) != (1, 1, 0)):
         yield "S14", f"It is {job.state} at generation {job.generation}, version {job.version}; nothing leads there."
-    least = job.generation + 2 * job.token - (job.state is State.RUNNING) + job.step_cursor
+    least = job.generation + 2 * job.token - (job.state is State.RUNNING)
     if job.version < least:
         yield "S14", f"Its version is {job.version}, but what it has been through took at least {least} writes."
 
@@ -129,14 +133,16 @@ def _classified(job: JobRecord) -> Iterator[Violation]:
     told = (job.failure_code is not None, job.failure_message is not None, job.failure_retryable is not None)
     if any(told) != all(told):
         yield "S26", "Its failure is told in part only."
-    if job.failure_code is not None and job.state in (State.CREATED, State.QUEUED, State.SUCCEEDED):
+    fresh = job.state in (State.CREATED, State.QUEUED, State.SUCCEEDED) and not undoing(job)
+    if job.failure_code is not None and fresh:
         yield "S14", f"It is {job.state}, but has a failure."
-    if job.failure_retryable is False and job.state is not State.DEAD:
+    if job.failure_retryable is False and job.state not in (State.DEAD, State.CANCELLED) and not undoing(job):
         yield "S19", f"It is {job.state} after a failure that is not to be retried."
-    if job.state is not State.DEAD:
-        return
-    if not job.failure_code:
+    if job.state is State.DEAD and not job.failure_code:
         yield "S26", "It is dead without a failure code."
+
+
+def _caused(job: JobRecord) -> Iterator[Violation]:
     right = {
         Cause.EXHAUSTED: job.failure_retryable is not False and job.attempt >= job.max_attempts,
         Cause.REJECTED: job.failure_retryable is not True,
@@ -165,29 +171,40 @@ def _stepped(job: JobRecord) -> Iterator[Violation]:
         yield "S20", f"Its cursor is at step {job.step_cursor} of {job.steps_total}."
     if job.state is State.SUCCEEDED and job.steps_total > job.step_cursor:
         yield "S20", f"It succeeded after {job.step_cursor} of {job.steps_total} steps."
-    if job.step_cursor and not job.token:
-        yield "S20", "It has a recorded step, but was never claimed."
 
 
-_RULES = (_final, _leased, _counted, _classified, _cancelled, _timely, _stepped)
+def _charged(job: JobRecord) -> Iterator[Violation]:
+    if job.flow is None:
+        return
+    if min(job.flow.reserved, job.flow.spent) < 0:
+        yield "S28", f"It has {job.flow.reserved} credits set aside and {job.flow.spent} spent."
+    if job.state in TERMINAL and job.flow.reserved:
+        yield "S28", f"It is {job.state}, but {job.flow.reserved} credits are still set aside for it."
+
+
+_RULES = (_final, _leased, _counted, _classified, _cancelled, _timely, _stepped, _charged)
 
 
 def _history(job: JobRecord, ended: Sequence[AttemptRecord]) -> Iterator[Violation]:
-    """Follow the count of attempts through the record of them: charged by a failure, returned by a give-back."""
+    """Follow the count of attempts through the record of them: charged by a failure, returned by a give-back, begun
+    anew by a job that undoes its steps.
+    """
     expected = job.token - _open_or_won(job)
     if [attempt.token for attempt in ended] != list(range(1, expected + 1)):
         yield "S26", f"It has {len(ended)} ended attempts on record; {job.token} claims leave {expected}."
         return
     now_ended = [attempt for attempt in ended if attempt.generation == job.generation]
+    undone = bool(now_ended) and now_ended[-1].outcome == Verb.UNDO
+    anew = {0} if undone or undoing(job) else set[int]()
     possible = {0}
     for attempt in now_ended:
         if attempt.attempt - 1 not in possible:
             told = f"Claim {attempt.token} was counted as attempt {attempt.attempt}"
             yield "S18", f"{told}, which does not follow from those before it."
-        possible = _counts_after(attempt)
+        possible = _counts_after(attempt) | anew
     if job.attempt - _open_or_won(job) not in possible:
         yield "S18", f"It stands at attempt {job.attempt}, which does not follow from the {len(now_ended)} ended ones."
-    if job.cause in _BLAMED and (not now_ended or now_ended[-1].code != job.failure_code):
+    if job.cause in _BLAMED and not undone and (not now_ended or now_ended[-1].code != job.failure_code):
         yield "S26", f"It is dead of {job.failure_code}, but its last attempt tells of something else."
 
 

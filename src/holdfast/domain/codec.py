@@ -5,20 +5,45 @@ bits, bounded depth, keys and size. Nothing else is ever used to serialise a job
 """
 
 import json
+import re
 from collections import deque
 from enum import Enum
+from hashlib import sha256
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from holdfast.domain.errors import BadPayload
 
+ARTIFACT = '{"$artifact":'
+"""Begins the text of a payload or result that lies outside the store; what follows says where."""
 MAX_BYTES = 256 * 1024
+MAX_RECORD = 1024 * 1024
+"""The most that `max_payload` may allow in a record; a larger limit is that of an artifact."""
 MAX_DEPTH = 32
 MAX_KEYS = 1_000
 MAX_INT = 2**63 - 1
 MIN_INT = -(2**63)
+_REFERENCE = re.compile(
+    r'\{"\$artifact":\{"name":"([0-9]{4}/[0-9]{2}/[0-9]{2}/[0-9a-f]{32}\.json)",'
+    r'"bytes":([1-9][0-9]{0,14}),"sha256":"([0-9a-f]{64})"\}\}'
+)
+"""The one spelling of a reference. A name that leads anywhere else is no name of ours."""
+
+
+class Reference(NamedTuple):
+    """Where a text lies that is kept outside the store, and what it must be when it is read back."""
+
+    name: str
+    size: int
+    """In bytes."""
+    sha256: str
+
+    @property
+    def text(self) -> str:
+        """What is stored instead."""
+        return f'{ARTIFACT}{{"name":"{self.name}","bytes":{self.size},"sha256":"{self.sha256}"}}}}'
 
 
 def check(value: Any, where: str, depth: int = 0) -> bool:  # noqa: C901, PLR0912
@@ -83,12 +108,18 @@ def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:
 
 
 def sized(text: bytes, where: str, limit: int) -> str:
-    """Refuse what is too large to keep in a record."""
+    """Refuse what is too large to keep."""
     if len(text) > limit:
-        size = f"{len(text):,} bytes of JSON, and at most {limit:,} are kept"
-        msg = f"{where} is {size}; store it elsewhere and pass a reference."
-        raise BadPayload(msg)
+        raise too_large(where, len(text), limit)
     return text.decode()
+
+
+def too_large(where: str, size: int, limit: int) -> BadPayload:
+    """Say that something is larger than its limit, and what to do instead."""
+    elsewhere = "store it elsewhere and pass a reference"
+    if limit <= MAX_RECORD:
+        elsewhere += ", or let Holdfast do so: pass artifacts=URL"
+    return BadPayload(f"{where} is {size:,} bytes of JSON, and at most {limit:,} are kept; {elsewhere}.")
 
 
 def unserialisable(where: str, error: Exception) -> BadPayload:
@@ -110,8 +141,26 @@ def decode(text: str) -> Any:
 
 
 def same(left: str, right: str) -> bool:
-    """Tell whether two JSON texts mean the same value."""
-    return left == right or _canonical(left) == _canonical(right)
+    """Tell whether two JSON texts mean the same value; those outside the store do if their texts are the same."""
+    if left == right:
+        return True
+    if left.startswith(ARTIFACT) or right.startswith(ARTIFACT):
+        ours, theirs = reference(left), reference(right)
+        if ours or theirs:
+            known = ours.sha256 if ours else digest(left.encode())
+            return known == (theirs.sha256 if theirs else digest(right.encode()))
+    return _canonical(left) == _canonical(right)
+
+
+def reference(text: str) -> Reference | None:
+    """Read a reference to what lies outside the store; None if the text is anything else."""
+    found = _REFERENCE.fullmatch(text) if text.startswith(ARTIFACT) else None
+    return None if found is None else Reference(found[1], int(found[2]), found[3])
+
+
+def digest(data: bytes) -> str:
+    """Give the fingerprint that a reference keeps."""
+    return sha256(data).hexdigest()
 
 
 def _canonical(text: str) -> str:

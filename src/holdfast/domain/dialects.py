@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, assert_never
 
 from holdfast.domain import codec, ids
 from holdfast.domain.errors import BadEnvelope, BadInput
-from holdfast.domain.job import Cause, JobRecord, State, Trigger
+from holdfast.domain.job import PLAIN, Cause, Flow, JobRecord, State, Trigger
 from holdfast.domain.moments import SECOND, Micros, to_datetime
 
 ENVELOPE_VERSION = 1
@@ -168,9 +168,8 @@ def _lease_token(job: JobRecord) -> str | None:
     return str(job.lease) if job.lease else None
 
 
-def _no_credits(_job: JobRecord) -> int:
-    """Nothing is estimated, reserved or spent: there are no credits yet."""
-    return 0
+def _flow(job: JobRecord) -> Flow:
+    return job.flow or PLAIN
 
 
 def _error_text(job: JobRecord) -> str | None:
@@ -244,9 +243,9 @@ _FIELDS: Mapping[str, Mapping[str, Field]] = {
         "max_attempts": Field("max_attempts"),
         "step_cursor": Field("step_cursor"),
         "steps_total": Field("steps_total"),
-        "credits_estimate": Field(_no_credits),
-        "credits_reserved": Field(_no_credits),
-        "credits_spent": Field(_no_credits),
+        "credits_estimate": Field(lambda job: _flow(job).estimate),
+        "credits_reserved": Field(lambda job: _flow(job).reserved),
+        "credits_spent": Field(lambda job: _flow(job).spent),
         "idempotency_key": Field("key"),
         "last_error_code": Field("failure_code"),
         "last_error_message": Field("failure_message"),

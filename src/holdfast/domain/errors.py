@@ -31,6 +31,12 @@ class BadEnvelope(BadInput):
     code = "bad_envelope"
 
 
+class BadSignature(BadInput):
+    """A request to a hook that was not signed with its secret, or too long ago; nothing was enqueued."""
+
+    code = "bad_signature"
+
+
 class UnknownKind(BadInput):
     """No handler is registered under this kind."""
 
@@ -43,10 +49,28 @@ class KeyConflict(HoldfastError):
     code = "key_conflict"
 
 
+class InsufficientCredits(HoldfastError):
+    """The tenant's account does not hold the credits this would take; nothing was changed."""
+
+    code = "insufficient_credits"
+
+
 class JobNotFound(HoldfastError, LookupError):
     """No job has this id (or it has been purged)."""
 
     code = "job_not_found"
+
+
+class ScheduleNotFound(HoldfastError, LookupError):
+    """No schedule is stored under this name."""
+
+    code = "schedule_not_found"
+
+
+class TokenNotFound(HoldfastError, LookupError):
+    """No token has this id (or it ended long ago)."""
+
+    code = "token_not_found"
 
 
 class IllegalMove(HoldfastError):
@@ -111,12 +135,46 @@ class CommitUnknown(StoreError):
     code = "commit_unknown"
 
 
+class ArtifactsUnavailable(StoreUnavailable):
+    """The place where large payloads and results are kept cannot be reached or written; asking again may work."""
+
+    code = "artifacts_unavailable"
+
+
+class ArtifactMissing(StoreError):
+    """A payload or result that was kept outside the store is not where it was put; it may be brought back."""
+
+    code = "artifact_missing"
+
+
+class ArtifactDamaged(StoreError):
+    """A payload or result that was kept outside the store is not what it was; asking again will not help."""
+
+    code = "artifact_damaged"
+
+
 class Permanent(Exception):
     """Raise from a handler when trying again cannot help: the job goes straight to `dead` / `rejected`."""
 
     def __init__(self, message: str = "", *, code: str = "permanent") -> None:
         super().__init__(message)
         self.code = code
+
+
+class ChildFailed(Permanent):
+    """Raised by `ctx.gather` in a parent one of whose children did not succeed."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message, code="child_failed")
+
+
+class StepTimeout(HoldfastError, TimeoutError):
+    """A step took longer than its own timeout."""
+
+    code = "step_timeout"
+
+    def __init__(self, message: str = "The step took longer than its timeout.") -> None:
+        super().__init__(message)
 
 
 class Snooze(Exception):

@@ -93,6 +93,41 @@ class Retention(NamedTuple):
                 return self.dead
 
 
+class Flow(NamedTuple):
+    """What only some jobs have: workflows that wait, spawn or can be undone, jobs that cost credits or are limited by a
+    key.
+    """
+
+    awaits: str | None = None
+    """The name of the signal the job waits for."""
+    signals: int = 0
+    """How many signals it has been sent."""
+    children: int = 0
+    """How many children it has spawned."""
+    undoes: int = 0
+    """How many of its recorded steps can be undone."""
+    ending: str | None = None
+    """The end that the job comes to once its steps are undone: `cancelled`, or `dead:` and the cause; or `MOVING`."""
+    estimate: int = 0
+    """The credits it was expected to cost."""
+    reserved: int = 0
+    """The credits set aside for it and not spent."""
+    spent: int = 0
+    """The credits it has spent."""
+    told: int = 0
+    """The generation whose start has been told in an event."""
+    progress: str | None = None
+    """How far it is: JSON of a fraction and a text."""
+    group: str | None = None
+    """The key that it is limited by, with its tenant (see `limits`)."""
+
+
+PLAIN = Flow()
+"""A job's flow as long as nothing of it is in use; stored as nothing."""
+MOVING = "moving"
+"""The ending of a job that is on its way to another store, or has gone there (see `domain.moving`)."""
+
+
 class NewJob(NamedTuple):
     """A validated job that is not stored yet; times are still relative to the moment of storing."""
 
@@ -114,6 +149,18 @@ class NewJob(NamedTuple):
     expires_after: Micros | None = None
     steps_total: int = 0
     state: State = State.QUEUED
+    parent: str | None = None
+    code_version: int = 0
+    credits: int = 0
+    """The credits it is expected to cost."""
+    reserved: int = 0
+    """The credits its tenant's account sets aside for it; `lifecycle.reserve` says how many."""
+    unique: str | None = None
+    """How long its key is its own: until it is purged (None), ended (`active`) or first claimed (`waiting`)."""
+    steps: tuple[tuple[str, str | None], ...] = ()
+    """Steps (name and result) that it starts out with: those of the job it was forked from."""
+    group: str | None = None
+    """The key that it is limited by (see `Flow.group`)."""
 
 
 class JobRecord(NamedTuple):
@@ -158,6 +205,9 @@ class JobRecord(NamedTuple):
     cancel_requested: bool
     step_cursor: int
     result: str | None
+    parent: str | None = None
+    code_version: int = 0
+    flow: Flow | None = None
 
     @property
     def lease(self) -> Lease | None:
@@ -189,9 +239,51 @@ class AttemptRecord(NamedTuple):
     traceback: str | None
 
 
+NOTE = "~"
+"""Begins the names of records that are no steps of the user's own."""
+
+
 class StepRecord(NamedTuple):
     """One recorded step of a job."""
 
     name: str
     result: str | None
     recorded_at: Micros
+
+
+class SignalRecord(NamedTuple):
+    """One signal that a job was sent. `id` is fresh for every signal, so that a repeated one counts once."""
+
+    id: str
+    name: str
+    payload: str | None
+    sent_at: Micros
+
+
+class Account(NamedTuple):
+    """A tenant's credits."""
+
+    tenant: str
+    granted: int
+    reserved: int
+    spent: int
+
+    @property
+    def available(self) -> int:
+        """The credits that are neither spent nor set aside."""
+        return self.granted - self.reserved - self.spent
+
+
+class CreditEntry(NamedTuple):
+    """One change of an account. All entries of a tenant add up to its account."""
+
+    tenant: str
+    verb: str
+    """`grant`, `reserve`, or the verb of the move it came with."""
+    job_id: str | None
+    generation: int
+    step: str | None
+    granted: int
+    reserved: int
+    spent: int
+    at: Micros

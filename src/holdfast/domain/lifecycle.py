@@ -3,153 +3,35 @@
 Each verb is a function that looks at a record and *decides* a `Move`: the new state, what else changes, and the guard
 under which it may be written. Durations in a move are relative, because only the store knows what time it is; `apply`
 turns a move and the store's time into the next record, and `holds` says whether the guard still stands. Stores write
-moves; they never
-decide them. `claim` and `heartbeat` act on many jobs at once, so SQL stores fold them into one statement, which the
-differential
-tests compare with the functions here.
+moves; they never decide them. `claim` and `heartbeat` act on many jobs at once, so SQL stores fold them into one
+statement, which the differential tests compare with the functions here.
 
 Total over state x verb: `LEGAL` names the states each verb accepts, and every other pair raises `IllegalMove`.
 """
-
-from enum import StrEnum
-from typing import NamedTuple
 
 from holdfast.domain import codec, retry
 from holdfast.domain.errors import IllegalMove, KeyConflict
 from holdfast.domain.job import (
     CLAIMABLE,
+    MOVING,
+    NOTE,
+    PLAIN,
     TERMINAL,
-    WAITING,
-    AttemptRecord,
     Cause,
     Failure,
+    Flow,
     JobRecord,
     NewJob,
     Retention,
     State,
 )
-from holdfast.domain.moments import Micros
-
-
-class Verb(StrEnum):
-    """Everything that can be done to a job."""
-
-    CREATE = "create"
-    SUBMIT = "submit"
-    CLAIM = "claim"
-    START = "start"
-    HEARTBEAT = "heartbeat"
-    CHECKPOINT = "checkpoint"
-    COMPLETE = "complete"
-    FAIL = "fail"
-    RELEASE = "release"
-    SNOOZE = "snooze"
-    REAP = "reap"
-    CANCEL = "cancel"
-    REDRIVE = "redrive"
-    PURGE = "purge"
-
-
-_RUNNING = frozenset({State.RUNNING})
-
-LEGAL: dict[Verb, frozenset[State]] = {
-    Verb.CREATE: frozenset(),
-    Verb.SUBMIT: frozenset({State.CREATED}),
-    Verb.CLAIM: CLAIMABLE,
-    Verb.START: _RUNNING,
-    Verb.HEARTBEAT: _RUNNING,
-    Verb.CHECKPOINT: _RUNNING,
-    Verb.COMPLETE: _RUNNING,
-    Verb.FAIL: _RUNNING,
-    Verb.RELEASE: _RUNNING,
-    Verb.SNOOZE: _RUNNING,
-    Verb.REAP: CLAIMABLE | _RUNNING,
-    Verb.CANCEL: WAITING | _RUNNING,
-    Verb.REDRIVE: frozenset({State.DEAD}),
-    Verb.PURGE: TERMINAL,
-}
-"""The states each verb accepts. `create` accepts none: it makes a job where there was no state at all."""
-
-TRANSITIONS: frozenset[tuple[State, State]] = frozenset(
-    {
-        (State.CREATED, State.QUEUED),
-        (State.CREATED, State.CANCELLED),
-        (State.QUEUED, State.RUNNING),
-        (State.QUEUED, State.CANCELLED),
-        (State.QUEUED, State.DEAD),
-        (State.RETRYING, State.RUNNING),
-        (State.RETRYING, State.CANCELLED),
-        (State.RETRYING, State.DEAD),
-        (State.RUNNING, State.RUNNING),
-        (State.RUNNING, State.RETRYING),
-        (State.RUNNING, State.SUCCEEDED),
-        (State.RUNNING, State.DEAD),
-        (State.RUNNING, State.CANCELLED),
-        (State.DEAD, State.QUEUED),
-    }
-)
-"""Every pair of (old, new) states a journal may show."""
+from holdfast.domain.moments import HORIZON, Micros
+from holdfast.domain.move import LEGAL, Answer, Held, Move, Seen, Verb, refusal
 
 LEASE_EXPIRED = "lease_expired"
+STARTED = "workflow_run_started"
+"""The event that tells of a generation's first attempt; on record in the flow, so that it is told once."""
 EXPIRED = "expired"
-
-
-class Held(NamedTuple):
-    """Guard of the lease's holder: the job is running under exactly this token and lease id."""
-
-    token: int
-    lease_id: str
-
-
-class Seen(NamedTuple):
-    """Guard of everyone else: the job has not changed since this version was read."""
-
-    version: int
-
-
-class Move(NamedTuple):
-    """One decided transition. `None` for a duration leaves the time it would set unset."""
-
-    verb: Verb
-    id: str
-    queue: str
-    """The job's queue, so that a store can keep its counters without reading the job."""
-    guard: Held | Seen
-    state: State
-    attempt: int
-    crashes: int
-    generation: int
-    delay: Micros | None = None
-    """Sets `available_at` to the store's now plus this."""
-    purge_after: Micros | None = None
-    """Set on terminal moves: `finished_at` becomes now and `purge_at` now plus this."""
-    cause: Cause | None = None
-    failure: Failure | None = None
-    traceback: str | None = None
-    result: str | None = None
-    step: str | None = None
-    cancel_requested: bool = False
-    yields: bool = False
-    """Refused once a cancellation has been asked for: the holder must settle that first."""
-
-
-class Answer(StrEnum):
-    """What a store says to a move. The two refusals are the words of the delivery contract."""
-
-    OK = "ok"
-    ALREADY_CLAIMED = "already-claimed"
-    NO_OP_TERMINAL = "no-op-terminal"
-    CANCEL_REQUESTED = "cancel-requested"
-    ABSENT = "absent"
-    UNWRITABLE = "unwritable"
-    """The store cannot keep what this move carries; the rest of its batch was not held up by it."""
-
-
-def refusal(state: State | None) -> Answer:
-    """Say why nothing can be done for whoever does not hold a job in this state; no state means no job."""
-    if state is None:
-        return Answer.ABSENT
-    return Answer.NO_OP_TERMINAL if state in TERMINAL else Answer.ALREADY_CLAIMED
 
 
 def require(job: JobRecord, verb: Verb) -> None:
@@ -166,14 +48,31 @@ def create(id: str, new: NewJob, now: Micros) -> JobRecord:  # noqa: A002 - the 
         id, new.kind, new.queue, new.tenant, new.user, new.priority, new.payload, new.retry, new.max_attempts,
         new.crash_cap, new.trigger, new.trace_id, new.key, now, expires_at, new.steps_total, new.state,
         1, 1, 0, 0, available_at, 0,
-        None, None, None, None, None, None, None, now, None, None, None, None, None, False, 0, None,
+        None, None, None, None, None, None, None, now, None, None, None, None, None, False,
+        sum(not name.startswith(NOTE) for name, _ in new.steps), None, new.parent, new.code_version, flow_of(new),
     )  # fmt: skip
+
+
+def flow_of(new: NewJob) -> Flow | None:
+    """Give the flow that a job starts out with."""
+    return Flow(estimate=new.credits, reserved=new.reserved, group=new.group) if new.credits or new.group else None
 
 
 def due(new: NewJob, now: Micros) -> tuple[Micros, Micros | None]:
     """Give the instants when a new job may first start, and by when it must have."""
     available_at = new.run_at if new.run_at is not None else now + new.delay
     return available_at, None if new.expires_after is None else max(available_at, now) + new.expires_after
+
+
+def owns_key(owner: JobRecord, new: NewJob) -> bool:
+    """Tell whether the job that took a key still keeps it from a new one."""
+    match new.unique:
+        case "active":
+            return owner.state not in TERMINAL
+        case "waiting":
+            return owner.state is State.QUEUED
+        case _:
+            return True
 
 
 def same_request(job: JobRecord, new: NewJob) -> bool:
@@ -235,8 +134,8 @@ def must_record_start(job: JobRecord) -> bool:
     """Tell whether the start of this attempt must be on record before its handler runs.
 
     A worker's death takes down every job it holds, though most had not begun. A job that has been through such a
-    death before, or
-    that has no attempt left, gets its start written first, so that `reap` can tell a culprit from a bystander.
+    death before, or that has no attempt left, gets its start written first, so that `reap` can tell a culprit from a
+    bystander.
     """
     return job.crashes > 0 or one_crash_left(job) or job.attempt >= job.max_attempts
 
@@ -251,7 +150,7 @@ def start(job: JobRecord) -> Move:
     return _held(job, Verb.START, State.RUNNING, yields=True)
 
 
-def beat(job: JobRecord, *, lease: Micros, begun: bool, now: Micros) -> JobRecord:
+def beat(job: JobRecord, *, lease: Micros, begun: bool, now: Micros, progress: str | None = None) -> JobRecord:
     """Extend the lease of a running job; the record a heartbeat leaves behind."""
     require(job, Verb.HEARTBEAT)
     return job._replace(
@@ -259,22 +158,44 @@ def beat(job: JobRecord, *, lease: Micros, begun: bool, now: Micros) -> JobRecor
         lease_expires_at=now + lease,
         begun_at=job.begun_at if job.begun_at is not None or not begun else now,
         updated_at=now,
+        flow=job.flow if progress is None else (job.flow or PLAIN)._replace(progress=progress),
     )
 
 
-def checkpoint(job: JobRecord, step: str, result: str | None) -> Move:
-    """Record a step's result and move the cursor past it, together."""
-    return _held(job, Verb.CHECKPOINT, State.RUNNING, step=step, result=result, yields=True)
+def checkpoint(
+    job: JobRecord,
+    step: str,
+    result: str | None,
+    *,
+    advance: int = 1,
+    undoable: bool = False,
+    spend: int = 0,
+) -> Move:
+    """Record a step's result and move the cursor past it, together. A job that gets on is no crash loop: crashes are
+    counted anew. What can be undone is recorded even if the job is to be cancelled, so that it is undone.
+    """
+    require(job, Verb.CHECKPOINT)
+    return Move(
+        Verb.CHECKPOINT, job.id, job.queue, Held(job.token, job.lease_id or ""), State.RUNNING, job.attempt, 0,
+        job.generation, None, None, None, None, None, result, step, False, not undoable and not undoing(job), advance,
+        undoable, None, None, 0, None, (), spend, spend > 0,
+    )  # fmt: skip
 
 
-def complete(job: JobRecord, result: str | None, retention: Retention) -> Move:
+def note(job: JobRecord, step: str, result: str | None) -> Move:
+    """Record something beside the steps: the cursor stays."""
+    return checkpoint(job, step, result, advance=0)
+
+
+def complete(job: JobRecord, result: str | None, retention: Retention, *, spend: int = 0) -> Move:
     """End a job as succeeded."""
     require(job, Verb.COMPLETE)
     guard = Held(job.token, job.lease_id or "")
-    return Move(
+    move = Move(
         Verb.COMPLETE, job.id, job.queue, guard, State.SUCCEEDED, job.attempt, 0, job.generation,
         None, retention.succeeded, None, None, None, result,
     )  # fmt: skip
+    return _charged(job, move._replace(spend=spend)) if spend or job.flow is not None else move
 
 
 def fail(job: JobRecord, failure: Failure, *, draw: float, retention: Retention, traceback: str | None = None) -> Move:
@@ -289,7 +210,7 @@ def fail(job: JobRecord, failure: Failure, *, draw: float, retention: Retention,
         move = _held(job, Verb.FAIL, State.RETRYING, delay=delay, failure=failure, traceback=traceback, yields=True)
         return move._replace(crashes=0)
     move = _held(job, Verb.FAIL, State.DEAD, failure=failure, cause=cause, traceback=traceback, yields=True)
-    return move._replace(crashes=0, purge_after=retention.dead)
+    return _ended(job, move._replace(crashes=0, purge_after=retention.dead))
 
 
 def release(job: JobRecord) -> Move:
@@ -300,6 +221,70 @@ def release(job: JobRecord) -> Move:
 def snooze(job: JobRecord, delay: Micros) -> Move:
     """Put a job off at its handler's wish; the attempt is returned."""
     return _held(job, Verb.SNOOZE, State.RETRYING, delay=delay, yields=True)._replace(attempt=job.attempt - 1)
+
+
+def suspend(
+    job: JobRecord,
+    step: str,
+    result: str | None,
+    *,
+    delay: Micros = HORIZON,
+    advance: int = 0,
+    awaits: str | None = None,
+    heard: int = 0,
+    children: tuple[tuple[str, NewJob], ...] = (),
+    spend: int = 0,
+) -> Move:
+    """Put a workflow off until a time or a signal, and record what it waits for; slot and lease are free meanwhile."""
+    return snooze(job, delay)._replace(
+        crashes=0,
+        step=step,
+        result=result,
+        advance=advance,
+        awaits=awaits,
+        heard=heard,
+        children=children,
+        spend=spend,
+        charged=spend > 0 or any(new.credits for _, new in children),
+    )
+
+
+def signal(job: JobRecord, id: str, name: str, payload: str | None) -> Move:  # noqa: A002 - the record's own word
+    """Send a job a signal; one that waits for it runs at once."""
+    require(job, Verb.SIGNAL)
+    _unending(job, Verb.SIGNAL)
+    awaited = job.state is State.RETRYING and job.flow is not None and job.flow.awaits == name
+    return Move(
+        Verb.SIGNAL, job.id, job.queue, Seen(job.version), job.state, job.attempt, job.crashes, job.generation,
+        delay=0 if awaited else None, signal=(id, name, payload), cause=None,
+    )  # fmt: skip
+
+
+def postpone(job: JobRecord, delay: Micros) -> Move:
+    """Let a job that waits for its first attempt wait for this long from now."""
+    require(job, Verb.POSTPONE)
+    _unending(job, Verb.POSTPONE)
+    return Move(
+        Verb.POSTPONE, job.id, job.queue, Seen(job.version), job.state, job.attempt, job.crashes, job.generation, delay
+    )
+
+
+def undo(job: JobRecord, retention: Retention) -> Move:
+    """Bring a job whose steps have been undone to the end it was to come to."""
+    require(job, Verb.UNDO)
+    if job.flow is None or job.flow.ending is None:
+        msg = "A job that is not ending cannot undo."
+        raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
+    state, _, cause = job.flow.ending.partition(":")
+    ended = State(state)
+    move = _held(job, Verb.UNDO, ended, cause=Cause(cause) if cause else None)
+    cancelled = ended is State.CANCELLED
+    return _charged(job, move._replace(crashes=0, purge_after=retention.of(ended), cancel_requested=cancelled))
+
+
+def undoing(job: JobRecord) -> bool:
+    """Tell whether all that is left to do for a job is to undo its steps."""
+    return job.flow is not None and job.flow.ending is not None
 
 
 def reap(job: JobRecord, now: Micros, retention: Retention) -> Move:
@@ -314,12 +299,12 @@ def reap(job: JobRecord, now: Micros, retention: Retention) -> Move:
             msg = "A waiting job that is not overdue cannot be reaped."
             raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
         failure = Failure(EXPIRED, "not started before it expired", retryable=False)
-        return _seen(job, Verb.REAP, State.DEAD, retention, failure=failure, cause=Cause.EXPIRED)
+        return _ended(job, _seen(job, Verb.REAP, State.DEAD, retention, failure=failure, cause=Cause.EXPIRED))
     if job.lease_expires_at is not None and job.lease_expires_at > now:
         msg = "A job whose lease is still in force cannot be reaped."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
-    if job.cancel_requested:
-        return _seen(job, Verb.REAP, State.CANCELLED, retention, cancel_requested=True)
+    if job.cancel_requested and not undoing(job):
+        return _ended(job, _seen(job, Verb.REAP, State.CANCELLED, retention, cancel_requested=True))
     failure = Failure(LEASE_EXPIRED, "the worker was lost before it reported an outcome", retryable=True)
     if must_record_start(job) and job.begun_at is None:
         move = _seen(job, Verb.REAP, State.RETRYING, retention, failure=failure, delay=0)
@@ -331,20 +316,21 @@ def reap(job: JobRecord, now: Micros, retention: Retention) -> Move:
         move = _seen(job, Verb.REAP, State.DEAD, retention, failure=failure, cause=Cause.EXHAUSTED)
     else:
         move = _seen(job, Verb.REAP, State.RETRYING, retention, failure=failure, delay=0)
-    return move._replace(crashes=crashes)
+    return _ended(job, move._replace(crashes=crashes))
 
 
 def cancel(job: JobRecord, retention: Retention) -> Move:
     """Stop a job on request: at once while it waits, by asking its worker while it runs."""
     require(job, Verb.CANCEL)
+    _unending(job, Verb.CANCEL)
     state = State.RUNNING if job.state is State.RUNNING else State.CANCELLED
-    return _seen(job, Verb.CANCEL, state, retention, cancel_requested=True)
+    return _ended(job, _seen(job, Verb.CANCEL, state, retention, cancel_requested=True))
 
 
 def settle_cancel(job: JobRecord, retention: Retention) -> Move:
     """Answer a cancellation as the lease's holder."""
     move = _held(job, Verb.CANCEL, State.CANCELLED)
-    return move._replace(purge_after=retention.cancelled, cancel_requested=True)
+    return _ended(job, move._replace(purge_after=retention.cancelled, cancel_requested=True))
 
 
 def redrive(job: JobRecord) -> Move:
@@ -373,8 +359,7 @@ def answer(job: JobRecord | None, move: Move) -> Answer:
     """Say why a move whose guard does not hold is refused; or that it was this very move which went through before.
 
     The lease id stays on a record that its holder settled and leaves it when anyone else ends the lease, so a holder
-    who asks
-    again after a lost reply recognises its own write, and a late one never does.
+    who asks again after a lost reply recognises its own write, and a late one never does.
     """
     if job is None:
         return Answer.ABSENT
@@ -388,64 +373,95 @@ def answer(job: JobRecord | None, move: Move) -> Answer:
 
 def apply(job: JobRecord, move: Move, now: Micros) -> JobRecord:
     """Give the record a move leaves behind."""
+    if move.restores is not None:
+        return move.restores._replace(version=job.version + 1, updated_at=move.restores.finished_at or now)
     reopened = move.verb is Verb.REDRIVE
     settled = move.state is not State.RUNNING
-    failure = move.failure or (None if reopened or move.verb is Verb.COMPLETE else job.failure)
+    overcome = move.verb is Verb.COMPLETE or (reopened and not undoing(job))
+    failure = move.failure or (None if overcome else job.failure)
     return job._replace(
         state=move.state,
         version=job.version + 1,
         generation=move.generation,
         attempt=move.attempt,
         crashes=move.crashes,
-        available_at=job.available_at if move.delay is None else now + move.delay,
+        available_at=job.available_at if move.delay is None else now + (0 if _heard_late(job, move) else move.delay),
         lease_id=None if settled and isinstance(move.guard, Seen) else job.lease_id,
         lease_expires_at=None if settled else job.lease_expires_at,
         begun_at=now if move.verb is Verb.START else job.begun_at,
-        finished_at=None if reopened else job.finished_at if move.purge_after is None else now,
+        finished_at=None if reopened or move.ending else job.finished_at if move.purge_after is None else now,
         updated_at=now,
         purge_at=None if move.purge_after is None else now + move.purge_after,
-        expires_at=None if reopened else job.expires_at,
+        expires_at=None if reopened or move.ending or (settled and move.step is not None) else job.expires_at,
         cause=move.cause,
         failure_code=failure.code if failure else None,
         failure_message=failure.message if failure else None,
         failure_retryable=failure.retryable if failure else None,
-        cancel_requested=False if reopened else job.cancel_requested or move.cancel_requested,
-        step_cursor=job.step_cursor + (move.verb is Verb.CHECKPOINT),
+        cancel_requested=False if reopened or move.ending else job.cancel_requested or move.cancel_requested,
+        step_cursor=job.step_cursor + move.advance,
         result=move.result if move.verb is Verb.COMPLETE else job.result,
+        flow=_flow_after(job, move),
     )
 
 
-def ended_attempt(job: JobRecord, move: Move, now: Micros) -> AttemptRecord | None:
-    """Give the attempt record that a move leaves in the history, if it ends an attempt in any way but success.
+def after_checkpoint(job: JobRecord, move: Move) -> JobRecord:
+    """Give the job as its holder knows it after its own checkpoint: all of `apply` that does not need the store."""
+    return job._replace(step_cursor=job.step_cursor + move.advance, crashes=0, flow=_flow_after(job, move))
 
-    A successful attempt needs no row of its own: the job's record tells all there is to know.
-    """
-    if job.state is not State.RUNNING or move.state in (State.RUNNING, State.SUCCEEDED):
+
+def _heard_late(job: JobRecord, move: Move) -> bool:
+    """Tell whether what a snooze is to wait for may have come since its holder looked."""
+    return move.awaits is not None and job.flow is not None and job.flow.signals > move.heard
+
+
+def _flow_after(job: JobRecord, move: Move) -> Flow | None:
+    if job.flow is None and not _flows(move):
         return None
-    failure = move.failure
-    return AttemptRecord(
-        job.token, job.generation, job.attempt, job.lease_owner, job.claimed_at, now, move.verb.value,
-        failure.code if failure else None, failure.message if failure else None, move.traceback,
-    )  # fmt: skip
-
-
-def last_attempt(job: JobRecord) -> AttemptRecord | None:
-    """Give the attempt that is told by the job's own record: the one running now, or the one that succeeded."""
-    if job.state not in (State.RUNNING, State.SUCCEEDED) or job.claimed_at is None:
-        return None
-    outcome = "running" if job.state is State.RUNNING else Verb.COMPLETE.value
-    return AttemptRecord(
-        job.token,
-        job.generation,
-        job.attempt,
-        job.lease_owner,
-        job.claimed_at,
-        job.finished_at,
-        outcome,
-        None,
-        None,
-        None,
+    flow = job.flow or PLAIN
+    over = move.state in TERMINAL
+    undone = move.verb is Verb.UNDO
+    after = flow._replace(
+        awaits=move.awaits if move.state is State.RETRYING and move.verb is not Verb.SIGNAL else flow.awaits,
+        signals=flow.signals + (move.signal is not None),
+        children=flow.children + len(move.children),
+        undoes=0 if undone else flow.undoes + move.undoable,
+        ending=None if undone else move.ending or flow.ending,
+        reserved=0 if over else max(flow.reserved - move.spend, 0),
+        spent=flow.spent + move.spend,
+        told=move.generation if any(event.name == STARTED for event in move.events) and not over else flow.told,
     )
+    return None if after == PLAIN else after
+
+
+def _flows(move: Move) -> bool:
+    """Tell whether a move gives a flow to a job that has none."""
+    return bool(
+        move.signal or move.children or move.undoable or move.spend or move.awaits or move.events or move.ending
+    )
+
+
+def _ended(job: JobRecord, move: Move) -> Move:
+    """Let a job that comes to an end undo its steps first, if it has some that can be undone."""
+    if move.state not in (State.DEAD, State.CANCELLED) or job.flow is None:
+        return move
+    if not job.flow.undoes or job.flow.ending is not None:
+        return _charged(job, move)
+    ending = move.state.value if move.cause is None else f"{move.state.value}:{move.cause.value}"
+    return move._replace(
+        state=State.RETRYING, delay=0, attempt=0, crashes=0, purge_after=None, cause=None, ending=ending
+    )
+
+
+def _charged(job: JobRecord, move: Move) -> Move:
+    """Say that a move changes the account, if it spends or the credits set aside for the job are given back."""
+    return move._replace(charged=move.spend > 0 or (job.flow is not None and job.flow.reserved > 0))
+
+
+def _unending(job: JobRecord, verb: Verb) -> None:
+    if undoing(job):
+        moving = job.flow is not None and job.flow.ending == MOVING
+        msg = f"A job {'on its way to another store' if moving else 'whose steps are being undone'} cannot {verb}."
+        raise IllegalMove(msg, reason=Answer.NO_OP_TERMINAL)
 
 
 def _held(
@@ -457,14 +473,12 @@ def _held(
     failure: Failure | None = None,
     cause: Cause | None = None,
     traceback: str | None = None,
-    result: str | None = None,
-    step: str | None = None,
     yields: bool = False,
 ) -> Move:
     require(job, verb)
     return Move(
         verb, job.id, job.queue, Held(job.token, job.lease_id or ""), state, job.attempt, job.crashes, job.generation,
-        delay, None, cause, failure, traceback, result, step, cancel_requested=False, yields=yields,
+        delay, None, cause, failure, traceback, yields=yields and not undoing(job),
     )  # fmt: skip
 
 

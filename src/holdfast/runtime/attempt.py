@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
+from holdfast.client.durable import Durable, Script, Stage
 from holdfast.client.registry import Kind
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord
-from holdfast.port.store import Transaction
+from holdfast.domain.move import Answer, Move
+from holdfast.port.transaction import Transaction
 
 
 class Stop(StrEnum):
@@ -25,16 +28,25 @@ class Attempt:
 
     __slots__ = (
         "abandoned",
+        "answer",
+        "began",
         "begun",
+        "durable",
+        "error",
         "job",
         "kind",
+        "progress",
         "renewed",
         "runner",
+        "script",
         "settled",
+        "span",
+        "stage",
         "stop",
         "stopped_at",
         "transact",
         "transaction",
+        "written",
     )
 
     def __init__(self, job: JobRecord, kind: Kind | None, renewed: float) -> None:
@@ -55,6 +67,22 @@ class Attempt:
         """Where a transaction for the handler comes from."""
         self.transaction: Transaction | None = None
         """The transaction the handler asked for."""
+        self.stage: Stage | None = None
+        """Where the handler's steps are done, if it can have any."""
+        self.durable: Durable | None = None
+        self.script: Script[Any] | None = None
+        """A pipeline under way."""
+        self.written: Move | None = None
+        """The record it was left at, until it has been answered."""
+        self.answer: Answer | None = None
+        self.progress: str | None = None
+        """How far the handler says it is, until the store has been told."""
+        self.began = 0.0
+        """Monotonic time at which the handler began, if anybody watches."""
+        self.error: BaseException | None = None
+        """What the handler raised, if anybody watches, until its end is written."""
+        self.span: object = None
+        """The span of the attempt, while it runs and is traced."""
 
     def begin(self) -> Transaction:
         """Give the handler its transaction; the same one if it asks again."""
@@ -64,6 +92,20 @@ class Attempt:
                 raise BadInput(msg)
             self.transaction = self.transact()
         return self.transaction
+
+    def workflow(self) -> Durable:
+        """Give the handler its steps."""
+        if self.durable is None:
+            if self.stage is None:
+                msg = "Steps, sleeps and children are for handlers that run in the worker's own process."
+                raise BadInput(msg)
+            self.durable = Durable(self.stage)
+        return self.durable
+
+    @property
+    def spend(self) -> int:
+        """The credits that the handler has spent and that are not on record yet."""
+        return 0 if self.stage is None else self.stage.spend
 
     @property
     def stopping(self) -> bool:

@@ -10,14 +10,17 @@ import importlib.util
 import inspect
 import json
 import os
+import random
 import signal
 import socket
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
 from holdfast.client.function import JobFunction
 from holdfast.client.registry import Kind, Registry
+from holdfast.client.settings import settings
 from holdfast.domain import codec
 from holdfast.domain.errors import BadPayload, Snooze
 from holdfast.domain.job import Failure, JobRecord, State
@@ -26,35 +29,47 @@ from holdfast.runtime.executor import Executor, failure_of, trace
 from holdfast.runtime.verdict import Verdict
 
 
-def judge(kind: Kind, job: JobRecord) -> Verdict:
-    """Run a handler to its end, whatever that is."""
+def judge(kind: Kind, job: JobRecord, limit: int) -> Verdict:
+    """Run a handler to its end, whatever that is; its result may be as large as the parent can keep."""
     attempt = Attempt(job, kind, 0.0)
     try:
-        fn, arguments = Executor.bind(attempt)
+        fn, arguments = Executor(settings(), random.random).bind(attempt)
         result = fn(**arguments)
         if inspect.iscoroutine(result):
             result = asyncio.run(_awaited(result))
-        return Verdict(None if result is None else codec.encode(result, "The result"))
     except BadPayload as error:
         return Verdict(failure=failure_of(error, kind))
     except Snooze as error:
         return Verdict(snooze=error.seconds)
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything
         return Verdict(failure=failure_of(error, kind), traceback=trace(error))
+    try:
+        return Verdict(None if result is None else codec.encode(result, "The result", limit))
+    except BadPayload as error:
+        return Verdict(failure=failure_of(error, kind)._replace(code="bad_result"))
 
 
 async def _awaited(coroutine: Any) -> Any:
     return await coroutine
 
 
-def find_kind(module: ModuleType, name: str) -> Kind:
+def _continuing(context: str | None) -> AbstractContextManager[None]:
+    """Let what the handler does belong to the trace of its attempt, if there is one."""
+    if context is None:
+        return nullcontext()
+    from holdfast.runtime.telemetry.tracing import continuing
+
+    return continuing(context)
+
+
+def find_kind(module: ModuleType, name: str, version: int) -> Kind:
     """Find a kind among a module's decorated functions and applications."""
     for value in vars(module).values():
-        if isinstance(value, JobFunction) and value.kind.name == name:
+        if isinstance(value, JobFunction) and (value.kind.name, value.kind.code_version) == (name, version):
             return value.kind
         registry = getattr(value, "registry", None)
-        if isinstance(registry, Registry) and name in registry:
-            return registry[name]
+        if isinstance(registry, Registry) and (kind := registry.get(name, version)) is not None:
+            return kind
     msg = f"{module.__name__} does not define the kind {name}"
     raise LookupError(msg)
 
@@ -86,7 +101,9 @@ def serve(line: socket.socket) -> None:
         job = JobRecord(*asked["job"])
         job = job._replace(state=State(job.state))
         try:
-            verdict = judge(find_kind(load(asked["module"], asked["file"]), asked["kind"]), job)
+            kind = find_kind(load(asked["module"], asked["file"]), asked["kind"], job.code_version)
+            with _continuing(asked["context"]):
+                verdict = judge(kind, job, asked["limit"])
         except BaseException as error:  # noqa: BLE001 - the module's own code may raise anything
             verdict = Verdict(
                 failure=Failure("handler_import", f"{type(error).__name__} while importing the handler", retryable=True)

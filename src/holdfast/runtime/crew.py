@@ -9,11 +9,12 @@ from typing import Protocol
 from holdfast.client.settings import Settings
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import StoreError
-from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store
 from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.desk import Desk
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.lanes import ThreadLanes
 from holdfast.runtime.loop import LoopLane
@@ -68,8 +69,10 @@ class Crew:
         """Set when nothing more may begin: what comes to its turn is given back instead."""
         self._slots = threading.Semaphore(concurrency) if mixed else None
         self._loop = LoopLane(self._arun, concurrency, self._slots, idle)
+        self._desk = Desk(store)
+        threads = ThreadLanes(self._run, concurrency, idle, self._desk)
         self._lanes: dict[str, Lane] = {
-            "thread": ThreadLanes(self._run, concurrency, idle),
+            "thread": threads,
             "loop": self._loop,
             "process": ProcessLanes(self._run_in_child, concurrency, idle),
         }
@@ -117,8 +120,19 @@ class Crew:
             self._call(attempt)
 
     def _call(self, attempt: Attempt) -> None:
-        if self._may_begin(attempt) and self._start_on_record(attempt):
-            self._finish(attempt, self._executor.call(attempt))
+        if attempt.script is None:
+            if not self._may_begin(attempt) or not self._start_on_record(attempt):
+                return
+            if not self._executor.opens(attempt):
+                self._finish(attempt, self._executor.call(attempt))
+                return
+            self._desk.begin(attempt)
+        written, move = self._executor.walk(attempt)
+        if written is not None:
+            self._desk.leave(attempt, written)
+        else:
+            self._desk.end(attempt)
+            self._finish(attempt, move)
 
     @contextmanager
     def _slot(self, attempt: Attempt) -> Iterator[None]:
@@ -145,7 +159,7 @@ class Crew:
                 if not await asyncio.to_thread(self._start_on_record, attempt):
                     return
             else:
-                attempt.begun = True
+                self._begin(attempt)
             self._finish(attempt, await self._executor.acall(attempt))
         finally:
             if alone:
@@ -183,5 +197,10 @@ class Crew:
                 attempt.stop = Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST
                 self._finish(attempt, self._executor.stopped(attempt))
                 return False
-        attempt.begun = True
+        self._begin(attempt)
         return True
+
+    def _begin(self, attempt: Attempt) -> None:
+        attempt.begun = True
+        if self._executor.watch is not None:
+            self._executor.watch.began(attempt)

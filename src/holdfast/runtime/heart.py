@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
+from holdfast.client.logs import about
 from holdfast.client.settings import Settings
 from holdfast.domain.errors import StoreError
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import SECOND, Micros
+from holdfast.domain.move import Answer
 from holdfast.port.clock import Clock
 from holdfast.port.store import Beat, Store, WorkerRecord
 from holdfast.runtime.attempt import Attempt, Stop
@@ -25,6 +26,8 @@ log = logging.getLogger("holdfast.heart")
 _STOP_GRACE = 2.0
 """Seconds a handler has to stop after it was asked to, before its attempt is settled without it."""
 _RETRY = 1.0
+_NEWS = 1.0
+"""Seconds between two beats that are made only to tell how far handlers are."""
 _LOOK = 0.25
 """Seconds between two looks while a heartbeat is under way."""
 ENLIST: Micros = 60 * SECOND
@@ -50,6 +53,9 @@ class Heart:
         self._trouble = ""
         """What the store last complained about, while it does."""
         self._next_beat = self._next_enlisting = clock.monotonic()
+        self.reached = clock.monotonic()
+        """When the last beat that the store answered was made."""
+        self._last_beat = 0.0
         self.thread = threading.Thread(target=self._live, name="holdfast-heart", daemon=True)
         worker.crew.on_begin = self._watch
 
@@ -76,6 +82,7 @@ class Heart:
             try:
                 self._enforce_timeouts()
                 self._give_up_on_stopped()
+                self._hasten()
                 if self._clock.monotonic() >= self._next_beat and not self._beating.locked():
                     threading.Thread(target=self._beat_once, name="holdfast-beat", daemon=True).start()
                 self._fence()
@@ -84,6 +91,11 @@ class Heart:
             with self._changed:
                 if not self._stopped:
                     self._changed.wait(self._pause())
+
+    def _hasten(self) -> None:
+        """Beat sooner if there is news of how far handlers are."""
+        if any(attempt.progress for attempt in list(self._worker.held.values())):
+            self._next_beat = min(self._next_beat, max(self._last_beat + _NEWS, self._clock.monotonic()))
 
     def _beat_once(self) -> None:
         """Beat beside the heart's own thread, which must go on if the store keeps one waiting."""
@@ -98,7 +110,7 @@ class Heart:
 
     def _pause(self) -> float:
         now = self._clock.monotonic()
-        until = max(self._next_beat, now + _LOOK)
+        until = min(max(self._next_beat, now + _LOOK), now + _NEWS)
         if self._deadlines:
             until = min(until, self._deadlines[0][0])
         if any(attempt.stopping for attempt in list(self._worker.held.values())):
@@ -123,9 +135,10 @@ class Heart:
 
     def _beat(self) -> None:
         interval = self._settings.heartbeat / SECOND
-        sent = self._clock.monotonic()
-        old = [a for a in list(self._worker.held.values()) if not a.settled and sent - a.renewed > interval / 2]
-        beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun) for a in old]
+        sent = self._last_beat = self._clock.monotonic()
+        held = list(self._worker.held.values())
+        old = [a for a in held if not a.settled and (a.progress or sent - a.renewed > interval / 2)]
+        beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun, a.progress) for a in old]
         try:
             answers = self._store.heartbeat(beats, self._settings.lease) if beats else []
             if self._worker.held or sent >= self._next_enlisting:
@@ -135,11 +148,16 @@ class Heart:
             if str(error) != self._trouble:
                 log.warning("leases could not be renewed: %s", error)
             self._trouble = str(error)
+            if self._worker.watch is not None:
+                self._worker.watch.missed_beat()
             self._next_beat = sent + min(_RETRY, interval)
             return
         self._trouble = ""
+        self.reached = sent
         self._next_beat = sent + interval
-        for attempt, answer in zip(old, answers, strict=True):
+        for attempt, beat, answer in zip(old, beats, answers, strict=True):
+            if attempt.progress is beat.progress:
+                attempt.progress = None
             self._heed(attempt, answer, sent)
 
     def _heed(self, attempt: Attempt, answer: Answer, sent: float) -> None:
@@ -150,12 +168,19 @@ class Heart:
             if attempt.stop is None:
                 self._worker.crew.stop(attempt, Stop.CANCEL)
         elif not attempt.settled:
-            log.warning("job %s: the lease is lost (%s); its handler is stopped", attempt.job.id, answer)
-            self._worker.crew.stop(attempt, Stop.LOST)
+            text = "job %s: the lease is lost (%s); its handler is stopped"
+            log.warning(text, attempt.job.id, answer, extra=about(attempt.job))
+            self._lose(attempt)
 
     def _fence(self) -> None:
         limit = self._clock.monotonic() - self._settings.lease * FENCE / SECOND
         for attempt in list(self._worker.held.values()):
             if attempt.renewed < limit and not attempt.settled and attempt.stop is not Stop.LOST:
-                log.warning("job %s: the lease could not be renewed in time; its handler is stopped", attempt.job.id)
-                self._worker.crew.stop(attempt, Stop.LOST)
+                text = "job %s: the lease could not be renewed in time; its handler is stopped"
+                log.warning(text, attempt.job.id, extra=about(attempt.job))
+                self._lose(attempt)
+
+    def _lose(self, attempt: Attempt) -> None:
+        if self._worker.watch is not None:
+            self._worker.watch.lost(attempt)
+        self._worker.crew.stop(attempt, Stop.LOST)

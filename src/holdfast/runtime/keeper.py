@@ -5,29 +5,49 @@ The thread is started with the attempt and does nothing until the first heartbea
 
 import asyncio
 import ctypes
+import math
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from holdfast.client.context import AttemptStopped
 from holdfast.client.settings import Settings
 from holdfast.domain.errors import StoreError
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Answer
 from holdfast.port.clock import Clock
 from holdfast.port.store import Beat, Store
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.crew import FENCE
 
+_OBEY = 1.0
+"""Seconds that a handler which was told to give its job back has for it."""
+
 
 class Keeper:
-    """Used as `with Keeper(...)` around the handler's call."""
+    """Used as `with Keeper(...)` around the handler's call.
 
-    def __init__(self, attempt: Attempt, store: Store, settings: Settings, clock: Clock) -> None:
+    At `until`, by the monotonic clock, the attempt is stopped and its job given back; if the handler does not stop
+    then, `give_back` is called in its stead.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        *,
+        until: float = math.inf,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
         self._attempt = attempt
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._until = until
+        self._give_back = give_back
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._keep, name="holdfast-keeper", daemon=True)
@@ -50,17 +70,19 @@ class Keeper:
 
     def _keep(self) -> None:
         attempt, beat = self._attempt, self._settings.heartbeat / SECOND
-        timeout = None if attempt.kind is None or attempt.kind.timeout is None else attempt.kind.timeout / SECOND
         started = attempt.renewed = self._clock.monotonic()
-        due = started + beat
+        due, over = started + beat, math.inf
+        if attempt.kind is not None and attempt.kind.timeout is not None:
+            over = started + attempt.kind.timeout / SECOND
         while not self._ended.is_set():
             fence = attempt.renewed + self._settings.lease * FENCE / SECOND
-            until = min(due, fence) if timeout is None else min(due, fence, started + timeout)
-            if self._ended.wait(max(0.0, until - self._clock.monotonic())):
+            if self._ended.wait(max(0.0, min(due, fence, over, self._until) - self._clock.monotonic())):
                 return None
             now = self._clock.monotonic()
-            if timeout is not None and now >= started + timeout:
+            if now >= over:
                 return self._stop(Stop.TIMEOUT)
+            if now >= self._until:
+                return self._leave()
             if now >= fence:
                 return self._stop(Stop.LOST)
             if now >= due:
@@ -70,7 +92,9 @@ class Keeper:
 
     def _renew(self, sent: float) -> None:
         attempt = self._attempt
-        beat = Beat(attempt.job.id, attempt.job.token, attempt.job.lease_id or "", begun=True)
+        beat = Beat(
+            attempt.job.id, attempt.job.token, attempt.job.lease_id or "", begun=True, progress=attempt.progress
+        )
         try:
             (answer,) = self._store.heartbeat([beat], self._settings.lease)
         except StoreError:
@@ -79,6 +103,12 @@ class Keeper:
             attempt.renewed = sent
         elif not self._ended.is_set():
             self._stop(Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST)
+
+    def _leave(self) -> None:
+        """Have the job given back; a handler that does not stop does not keep it from others."""
+        self._stop(Stop.RELEASE)
+        if not self._ended.wait(_OBEY) and self._give_back is not None:
+            self._give_back()
 
     def _stop(self, reason: Stop) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from holdfast.client.context import AttemptStopped
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.desk import Desk
 
 Run = Callable[[Attempt], None]
 _TICK = 0.001
@@ -22,10 +23,11 @@ _TICK = 0.001
 class ThreadLanes:
     """A crew of at most `most` threads."""
 
-    def __init__(self, run: Run, most: int, idle: Callable[[], None]) -> None:
+    def __init__(self, run: Run, most: int, idle: Callable[[], None], desk: Desk) -> None:
         self._run = run
         self._most = most
         self._idle = idle
+        self._desk = desk
         self._inbox: deque[Attempt] = deque()
         self._lock = threading.Lock()
         self._parked = threading.Semaphore(0)
@@ -54,7 +56,7 @@ class ThreadLanes:
     def take_back(self) -> list[Attempt]:
         """Take out the attempts that no thread has taken yet."""
         back: list[Attempt] = []
-        while (attempt := self._next()) is not None:
+        while (attempt := _pop(self._inbox)) is not None:
             back.append(attempt)
         return back
 
@@ -95,28 +97,31 @@ class ThreadLanes:
             self._work_waits.wait()
             self._work_waits.clear()
             more = 1
-            while self._inbox and not self._closed:
+            while self._waits() and not self._closed:
                 taken = self._taken
                 pause.wait(_TICK)
-                if taken != self._taken or not self._inbox:
+                if taken != self._taken or not self._waits():
                     more = 1
                     continue
                 with self._lock:
-                    for _ in range(min(more, len(self._inbox))):
+                    for _ in range(min(more, self._waits())):
                         if not self._wake_one():
                             break
                 more *= 2
 
     def _next(self) -> Attempt | None:
-        try:
-            return self._inbox.popleft()
-        except IndexError:
-            return None
+        """Take what goes on, or what may begin: no more pipelines are begun than there may be threads."""
+        return _pop(self._desk.answered) or (_pop(self._inbox) if self._desk.room(self._most) else None)
+
+    def _waits(self) -> int:
+        """Count what a thread could do now."""
+        fresh = len(self._inbox) if self._inbox and self._desk.room(self._most) else 0
+        return len(self._desk.answered) + fresh + self._desk.calls
 
     def _park(self) -> bool:
         """Sleep until woken; false once the crew is closed."""
         with self._lock:
-            if self._inbox:
+            if self._waits():
                 return True
             self._awake -= 1
         self._idle()
@@ -129,7 +134,9 @@ class ThreadLanes:
             try:
                 attempt = self._next()
                 if attempt is None:
-                    if not self._park():
+                    if self._desk.flush():
+                        self._work_waits.set()
+                    elif not self._park():
                         return
                     continue
                 self._taken += 1
@@ -144,3 +151,10 @@ class ThreadLanes:
                             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
             except AttemptStopped:
                 continue
+
+
+def _pop(line: deque[Attempt]) -> Attempt | None:
+    try:
+        return line.popleft()
+    except IndexError:
+        return None

@@ -18,7 +18,8 @@ from functools import partial
 from queue import SimpleQueue
 
 from holdfast.client.registry import Kind
-from holdfast.domain.lifecycle import Move
+from holdfast.domain.job import JobRecord
+from holdfast.domain.move import Move
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.signals import ending
@@ -91,7 +92,8 @@ class ProcessLanes:
         try:
             if attempt.stopping:
                 return executor.stopped(attempt)
-            verdict = child.run(attempt.kind, attempt)
+            context = None if executor.watch is None else executor.watch.context(attempt)
+            verdict = child.run(attempt.kind, *executor.packed(attempt), context)
         except (OSError, ValueError) as error:
             return executor.died(
                 attempt, "process_died", f"the handler's process {child.epitaph() or type(error).__name__}"
@@ -109,8 +111,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
 
-    def run(self, kind: Kind, attempt: Attempt) -> Verdict:
-        """Have the child run one attempt; raises OSError if it dies."""
+    def run(self, kind: Kind, job: JobRecord, limit: int, context: str | None = None) -> Verdict:
+        """Have the child run one attempt, as part of a trace if there is one; raises OSError if it dies."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._line is not None
@@ -119,7 +121,9 @@ class Child:
             "module": kind.fn.__module__,
             "file": getattr(module, "__file__", None),
             "kind": kind.name,
-            "job": attempt.job,
+            "job": job,
+            "limit": limit,
+            "context": context,
         }
         self._line.sendall(json.dumps(request).encode() + b"\n")
         return Verdict.read(_read_line(self._line))

@@ -13,24 +13,39 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
+from holdfast.client.drops import Drop
+from holdfast.client.family import listened
+from holdfast.client.inserter import Inserter
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
+from holdfast.client.sinks import Sink
 from holdfast.domain.errors import StoreError, StoreUnreachable
+from holdfast.domain.limits import Rule
 from holdfast.domain.moments import SECOND
+from holdfast.domain.schedule import Spec
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store, WorkerRecord
 from holdfast.runtime.attempt import Stop
+from holdfast.runtime.drop import Watching
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.heart import ENLIST, Heart
+from holdfast.runtime.relay import Relay
 from holdfast.runtime.signals import stopping_by_signal
+from holdfast.runtime.stage import Hands
+from holdfast.runtime.telemetry.watch import Watch
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.worker import Queues, Worker
 
 log = logging.getLogger("holdfast.service")
 _HAND_IN = 0.45
 """Seconds kept for handing in the last outcomes, whatever the store does."""
+_FLUSH = 10.0
+"""The most seconds that a worker which is done waits for its events to be delivered."""
 _FIRST_PAUSE, _LAST_PAUSE = 0.2, 5.0
 
 
@@ -53,6 +68,10 @@ def patiently(open_store: Callable[[], Store]) -> Store:
             pause = min(2 * pause, _LAST_PAUSE)
 
 
+def _watched(watch: Watch, open_store: Callable[[], Store]) -> Store:
+    return watch.store(open_store())
+
+
 class Service:
     """One worker process."""
 
@@ -66,20 +85,31 @@ class Service:
         queues: Queues | None,
         concurrency: int,
         id: str | None = None,  # noqa: A002 - the record's own word
+        declared: Mapping[str, Spec] | None = None,
+        rules: Mapping[str, Rule] | None = None,
+        sinks: Iterable[Sink] = (),
+        drops: Iterable[Drop] = (),
+        watch: Watch | None = None,
     ) -> None:
         self.id = id or worker_id()
-        self._settings = settings
         self._clock = clock
         self._registry = registry
+        self._watch = watch
+        if watch is not None:
+            open_store = partial(_watched, watch, open_store)
         self._store = patiently(open_store)
+        self._settings = settings = replace(settings, events=settings.events or listened(self._store))
         self._side_store = self._store if self._store.capabilities.concurrent else open_store()
         self._started_at = self._store.now()
+        self._version = _version()
+        self._inserter = Inserter.on(self._side_store, clock, watch)
+        hands = Hands(self._store, registry, settings, random.random, self._inserter.take, watch=watch)
         self.worker = Worker(
             id=self.id,
             store=self._store,
             registry=registry,
             settings=settings,
-            executor=Executor(settings, random.random, self._store.transaction),
+            executor=Executor(settings, random.random, self._store.transaction, hands, watch),
             clock=clock,
             lease_id=lambda: secrets.token_hex(8),
             queues=queues,
@@ -88,7 +118,11 @@ class Service:
         self._heart = Heart(
             worker=self.worker, store=self._side_store, settings=settings, clock=clock, describe=self._describe
         )
-        self._upkeep = Upkeep(self._side_store, settings, self.id)
+        self._upkeep = Upkeep(
+            self._side_store, settings, self.id, self._inserter.insert, declared, rules=rules, watch=watch
+        )
+        self._relay = Relay(self._side_store, sinks, self.id, clock)
+        self._watching = Watching(self._side_store, drops, self.id, clock, self._inserter.insert)
         self._queues = None if queues is None else list(queues)
         self._listener = threading.Thread(target=self._listen, name="holdfast-listen", daemon=True)
         self._stopping = 0
@@ -96,16 +130,25 @@ class Service:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped, or until idle if asked; then hand everything in."""
+        if self._watch is not None:
+            self._watch.opened(self)
         self._store.wait(self._queues, 0)
+        with suppress(StoreError):  # upkeep does it otherwise
+            self._upkeep.declare()
         if until_idle:
             self._upkeep.round()
+            self._watching.round()
         self._heart.start()
         self._upkeep.start()
+        self._relay.start()
+        self._watching.start()
         self._listener.start()
         try:
             with stopping_by_signal(self.stop):
                 self._work(until_idle=until_idle)
                 self._leave()
+                if until_idle and not self._stopping:
+                    self._relay.flush(_FLUSH)
         finally:
             self._close()
 
@@ -113,6 +156,22 @@ class Service:
         """Ask once to drain, ask again to leave at once."""
         self._stopping += 1
         self.worker.drain()
+
+    @property
+    def slots(self) -> int:
+        """How many jobs it runs at once."""
+        return self.worker.concurrency
+
+    @property
+    def busy(self) -> int:
+        """How many handlers are running."""
+        return sum(attempt.begun and not attempt.settled for attempt in list(self.worker.held.values()))
+
+    def ages(self) -> dict[str, float]:
+        """Say how many seconds ago each loop last did what it is for; one that has not yet counts from its start."""
+        now = self._clock.monotonic()
+        reached = {"claim": self.worker.reached, "heartbeat": self._heart.reached, "upkeep": self._upkeep.reached}
+        return {loop: max(0.0, now - at) for loop, at in reached.items()}
 
     def _listen(self) -> None:
         while not self._ended.is_set():
@@ -171,7 +230,11 @@ class Service:
         worker.settle(0)
 
     def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.closed(self)
         self._ended.set()
+        self._watching.stop(_HAND_IN / 2)
+        self._relay.stop(_HAND_IN / 2)
         self._upkeep.stop()
         self._heart.stop()
         self.worker.crew.close()
@@ -199,4 +262,12 @@ class Service:
         return WorkerRecord(
             self.id, socket.gethostname(), os.getpid(), queues, tuple(sorted(self._registry)), self.worker.concurrency,
             self._started_at, now, now + 3 * max(self._settings.heartbeat, ENLIST), running,
+            self._version,
         )  # fmt: skip
+
+
+def _version() -> str:
+    """Tell which Holdfast this is. Imported here: `import holdfast` need not wait for it."""
+    from importlib.metadata import version
+
+    return version("holdfast")

@@ -24,6 +24,8 @@ from holdfast.domain.errors import StoreError
 from holdfast.domain.moments import SECOND
 from holdfast.port.store import Store
 from holdfast.runtime.signals import ending, stopping_by_signal
+from holdfast.runtime.telemetry.serving import Gathering
+from holdfast.runtime.telemetry.watch import Watch
 from holdfast.runtime.upkeep import BATCH, reap
 
 log = logging.getLogger("holdfast.supervisor")
@@ -72,19 +74,23 @@ class Child:
 class Supervisor:
     """Keeps `processes` children up until told to stop, or until each has ended by itself because it was idle.
 
-    `command` gives the command line of a child for a worker id and the pipe it is to follow.
+    `command` gives the command line of a child for a worker id, the pipe it is to follow and, if there is somebody
+    who adds them up, the pipe it is to write its metrics to.
     """
 
     def __init__(
         self,
         *,
-        command: Callable[[str, int], Sequence[str]],
+        command: Callable[..., Sequence[str]],
         processes: int,
         store: Store,
         settings: Settings,
         until_idle: bool = False,
+        gathering: Gathering | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._command = command
+        self._gathering = gathering
         self._grace = settings.grace / SECOND
         self._until_idle = until_idle
         self._children: list[Child] = []
@@ -94,7 +100,7 @@ class Supervisor:
         """How often in a row the child of each slot died at once."""
         self._events: SimpleQueue[Child | None] = SimpleQueue()
         """Each child that ended; None for each wish to stop."""
-        self._undertaker = Undertaker(store, settings)
+        self._undertaker = Undertaker(store, settings, watch)
         self._asked = 0
         self._deadline: float | None = None
         self._code = 0
@@ -129,9 +135,14 @@ class Supervisor:
     def _start(self, slot: int, pipe: int) -> None:
         """Start a child in a session of its own, so that a terminal's interrupt reaches it through us alone, once."""
         id_ = f"{parent_id()}.{slot + 1}:{secrets.token_hex(3)}"
-        process = subprocess.Popen(
-            self._command(id_, pipe), stdin=subprocess.DEVNULL, pass_fds=[pipe], start_new_session=True
-        )
+        pipes = [pipe] if self._gathering is None else [pipe, self._gathering.pipe()]
+        try:
+            process = subprocess.Popen(
+                self._command(id_, *pipes), stdin=subprocess.DEVNULL, pass_fds=pipes, start_new_session=True
+            )
+        finally:
+            for each in pipes[1:]:
+                os.close(each)
         child = Child(slot, id_, process, time.monotonic())
         self._children.append(child)
         threading.Thread(target=self._watch, args=(child,), name=f"holdfast-watch-{slot}", daemon=True).start()
@@ -210,9 +221,10 @@ class Supervisor:
 class Undertaker:
     """Takes back what dead workers held, on a thread of its own: a store that is slow must hold up nothing else."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, watch: Watch | None = None) -> None:
         self._store = store
         self._settings = settings
+        self._watch = watch
         self._inbox: SimpleQueue[str | None] = SimpleQueue()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name="holdfast-undertaker", daemon=True)
@@ -241,7 +253,7 @@ class Undertaker:
     def _take_back(self, worker_id: str) -> None:
         if held := self._store.abandon(worker_id):
             log.info("worker %s held %d job(s), which may run again", worker_id, held)
-        while reap(self._store, self._settings) >= BATCH:
+        while reap(self._store, self._settings, self._watch) >= BATCH:
             pass
         self._store.dismiss(worker_id)
 

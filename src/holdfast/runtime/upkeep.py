@@ -6,32 +6,54 @@ every write is guarded.
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
+from holdfast.client import family
+from holdfast.client.limits import refuse_unable, store_declared
+from holdfast.client.logs import about
 from holdfast.client.settings import Settings
-from holdfast.domain import lifecycle
+from holdfast.domain import events, lifecycle
 from holdfast.domain.errors import IllegalMove, StoreError
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.job import JobRecord, State
+from holdfast.domain.limits import Rule
 from holdfast.domain.moments import SECOND, Micros
-from holdfast.port.store import Store
+from holdfast.domain.move import Answer, Move
+from holdfast.domain.schedule import Spec
+from holdfast.port.store import UPKEEP, Store
+from holdfast.runtime import firing
+from holdfast.runtime.telemetry.watch import Watch
 
 log = logging.getLogger("holdfast.upkeep")
 BATCH = 500
 _SELDOM = 5
 """Of so many rounds, one looks for what is in no hurry."""
 UNSUBMITTED_AFTER: Micros = 5 * SECOND
+FAMILY = "holdfast.family"
+"""The name under which upkeep itself goes through the events."""
 
 
-def reap(store: Store, settings: Settings) -> int:
+def reap(store: Store, settings: Settings, watch: Watch | None = None) -> int:
     """Take back jobs whose lease ended, and end waiting jobs past their expiry; give their number."""
-    moves: list[Move] = []
+    late: list[tuple[JobRecord, Move]] = []
     now = store.now()
     for job in store.expired(BATCH):
         try:
-            moves.append(lifecycle.reap(job, now, settings.retention))
+            move = lifecycle.reap(job, now, settings.retention)
         except IllegalMove:
             continue
-    return _written(store, moves)
+        late.append((job, events.told(job, move, public=settings.events)))
+    if not late:
+        return 0
+    answers = store.commit([move for _, move in late])
+    done = [pair for pair, answer in zip(late, answers, strict=True) if answer is Answer.OK]
+    for job, move in done:
+        if job.state is State.RUNNING:
+            text = "job %s: the lease of worker %s ended; it is %s now"
+            log.warning(text, job.id, job.lease_owner, move.state, extra=about(job))
+    if watch is not None:
+        watch.reaped(done)
+    return len(done)
 
 
 def resubmit(store: Store, older_than: Micros = UNSUBMITTED_AFTER) -> int:
@@ -39,9 +61,27 @@ def resubmit(store: Store, older_than: Micros = UNSUBMITTED_AFTER) -> int:
     return _written(store, [lifecycle.submit(job) for job in store.unsubmitted(older_than, BATCH)])
 
 
-def purge(store: Store) -> int:
-    """Remove finished jobs whose retention is over; give their number."""
-    return store.purge(BATCH)
+def purge(store: Store, settings: Settings) -> int:
+    """Remove finished jobs whose retention is over, what they kept outside the store, and pages whose time is over;
+    give the number of jobs or of pages, whichever is larger.
+    """
+    purged = store.purge(BATCH)
+    settings.artifacts.forget(purged.artifacts)
+    return max(purged.jobs, purged.pages)
+
+
+def tend(store: Store, settings: Settings) -> int:
+    """Wake parents whose children have ended, and cancel children with their parents, where whoever ended one died
+    before it could; give the number of events looked at.
+    """
+    position = store.sinks().get(FAMILY)
+    if position is None:
+        store.reach(FAMILY, 0)  # from here on nothing is trimmed that was not looked at
+        position = 0
+    reached, seen = family.relay(store, settings.retention, position, BATCH, public=settings.events)
+    if seen:
+        store.reach(FAMILY, reached)
+    return seen
 
 
 def _written(store: Store, moves: list[Move]) -> int:
@@ -53,8 +93,26 @@ def _written(store: Store, moves: list[Move]) -> int:
 class Upkeep:
     """The rounds, on a thread of their own."""
 
-    def __init__(self, store: Store, settings: Settings, owner: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        owner: str,
+        insert: firing.Insert,
+        declared: Mapping[str, Spec] | None = None,
+        *,
+        rules: Mapping[str, Rule] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self._watch = watch
+        self.reached = time.monotonic()
+        """When the last round that nothing kept from its end was made, by the monotonic clock."""
         self._store = store
+        self._insert = insert
+        self._declared = declared or {}
+        self._rules = rules or {}
+        if self._rules:
+            refuse_unable(store)
         self._settings = settings
         self._owner = owner
         self._stop = threading.Event()
@@ -71,23 +129,39 @@ class Upkeep:
         """End the rounds."""
         self._stop.set()
 
+    def declare(self) -> None:
+        """Store what code declares, once: rules and schedules."""
+        if self._rules:
+            store_declared(self._store, self._rules)
+            self._rules = {}
+        if self._declared:
+            firing.store_declared(self._store, self._declared)
+            self._declared = {}
+
     def round(self) -> None:
         """Do what there is to do, if this worker leads."""
+        self.declare()
         if not self._leads():
             return
-        tasks: list[Callable[[], int]] = [lambda: reap(self._store, self._settings)]
+        store, settings = self._store, self._settings
+        tasks: list[Callable[[], int]] = [
+            lambda: reap(store, settings, self._watch),
+            lambda: tend(store, settings),
+        ]
         if self._rounds % _SELDOM == 0:
-            tasks += [lambda: resubmit(self._store), lambda: purge(self._store)]
+            tasks += [lambda: resubmit(store), lambda: purge(store, settings), lambda: store.trim(BATCH)]
+            tasks.append(lambda: store.sweep(BATCH))
         self._rounds += 1
         for task in tasks:
             while task() >= BATCH and not self._stop.is_set():
                 pass
+        firing.fire(store, self._insert, store.now())
 
     def _leads(self) -> bool:
         now = self._store.now()
         if now < self._lead_until - self._term // 2:
             return True
-        if self._store.lead("upkeep", self._owner, self._term):
+        if self._store.lead(UPKEEP, self._owner, self._term):
             self._lead_until = now + self._term
             return True
         self._lead_until = 0
@@ -98,7 +172,7 @@ class Upkeep:
         while not self._stop.wait(self._settings.upkeep / SECOND):
             try:
                 self.round()
-                trouble = ""
+                trouble, self.reached = "", time.monotonic()
             except StoreError as error:
                 if str(error) != trouble:
                     log.warning("upkeep waits: %s", error)

@@ -5,8 +5,8 @@ from typing import NamedTuple, Self
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Failure
-from holdfast.domain.lifecycle import Move
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Move
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.executor import Executor
 

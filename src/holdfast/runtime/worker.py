@@ -14,19 +14,22 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 
+from holdfast.client.family import tend
+from holdfast.client.logs import about
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
-from holdfast.domain import lifecycle
+from holdfast.domain import events, lifecycle
 from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord
-from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import SECOND, Micros
+from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
 from holdfast.port.store import Claim, Store
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.crew import Crew
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.pace import Pace
+from holdfast.runtime.shedding import shed
 
 log = logging.getLogger("holdfast.worker")
 POLL = 0.5
@@ -73,7 +76,7 @@ class Worker:
             executor=executor,
             clock=clock,
             concurrency=concurrency,
-            mixed=len({registry[name].run_in for name in registry}) > 1,
+            mixed=len({kind.run_in for kind in registry.every()}) > 1,
             finish=self.finish,
             idle=self.nudge,
         )
@@ -81,6 +84,9 @@ class Worker:
         self._registry = registry
         self._settings = settings
         self._executor = executor
+        self.watch = executor.watch
+        self.reached = clock.monotonic()
+        """When the last trip that the store answered was made."""
         self._clock = clock
         self._lease_id = lease_id
         self._capped = queues is not None and any(most is not None for most in queues.values())
@@ -91,6 +97,8 @@ class Worker:
         """Lease ids of claims that were never answered: asked for again, what such a claim took is given back to us."""
         self._asked = 0
         """How many jobs trips under way have asked for."""
+        self._trips = 0
+        """How many trips were begun."""
         self._hands = threading.Lock()
         """Held by a trip while it takes or brings, never while it is under way."""
         self._busy = threading.Event()
@@ -143,6 +151,11 @@ class Worker:
         if attempt.settled:
             return
         attempt.settled = True
+        if self.watch is not None:
+            self.watch.finished(attempt, move)
+        job = attempt.job
+        if move is not None and (self._settings.events or job.parent is not None or job.flow is not None):
+            move = events.told(job, move, public=self._settings.events)
         self._finished.append((attempt, move))
         if len(self._finished) == 1:
             self._nudge.set()
@@ -188,6 +201,7 @@ class Worker:
             asked = 0 if want is None else want.limit
             batch = [self._finished.popleft() for _ in range(len(self._finished))]
             self._asked += asked
+            self._trips += 1
         moves = [move for _, move in batch if move is not None]
         sent = self._clock.monotonic()
         if self._pace.quick:
@@ -208,6 +222,7 @@ class Worker:
             self._complain(error)
             return 0
         self.trouble = None
+        self.reached = sent
         with self._hands:
             self._asked -= asked
             if batch:
@@ -215,6 +230,10 @@ class Worker:
                 self._settle(batch, answers)
             if claimed:
                 self._dispatch(claimed, sent)
+        if any(move is not None and move.events for _, move in batch):
+            self._tend(batch, answers)
+        if want is not None:
+            self._shed()
         return len(claimed)
 
     def _wish(self) -> Claim | None:
@@ -232,12 +251,14 @@ class Worker:
         lanes: dict[str, list[Attempt]] = defaultdict(list)
         find, held = self._registry.get, self.held
         for job in claimed:
-            kind = find(job.kind)
+            kind = find(job.kind, job.code_version)
             attempt = held[job.id] = Attempt(job, kind, sent)
             if kind is None:
                 self.finish(attempt, self._executor.unknown_kind(job, self._store.now()))
             else:
                 lanes[kind.run_in].append(attempt)
+        if self.watch is not None:
+            self.watch.claimed([held[job.id] for job in claimed])
         self._dispatched_at = sent
         for mode, attempts in lanes.items():
             self.crew.put(mode, attempts)
@@ -246,17 +267,45 @@ class Worker:
         if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
             for attempt, _ in batch:
                 self.held.pop(attempt.job.id, None)
+            if self.watch is not None:
+                self.watch.settled([(attempt, move) for attempt, move in batch if move is not None])
             return
         replies = iter(answers)
         for attempt, move in batch:
             answer = Answer.OK if move is None else next(replies)
-            if answer is Answer.CANCEL_REQUESTED:
-                self._finished.append((attempt, lifecycle.settle_cancel(attempt.job, self._settings.retention)))
+            if answer in (Answer.CANCEL_REQUESTED, Answer.UNPAID):
+                attempt.settled = False
+                self.finish(attempt, self._instead(attempt, answer))
                 continue
             if self.held.get(attempt.job.id) is attempt:
                 del self.held[attempt.job.id]
             if move is not None and answer is not Answer.OK:
-                log.warning("job %s: a late %s was refused (%s)", attempt.job.id, move.verb, answer)
+                text = "job %s: a late %s was refused (%s)"
+                log.warning(text, attempt.job.id, move.verb, answer, extra=about(attempt.job))
+            if move is not None and self.watch is not None:
+                self.watch.answered(attempt, move, answer)
+
+    def _instead(self, attempt: Attempt, answer: Answer) -> Move:
+        """Settle an attempt whose outcome cannot be: cancelled meanwhile, or too dear."""
+        if answer is Answer.UNPAID:
+            return self._executor.unpaid(attempt)
+        return lifecycle.settle_cancel(attempt.job, self._settings.retention)
+
+    def _tend(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
+        """Do for families what the ends of their members ask for; if that fails, upkeep does it."""
+        moves = [(attempt.job, move) for attempt, move in batch if move is not None]
+        written = [pair for pair, answer in zip(moves, answers, strict=True) if answer is Answer.OK]
+        try:
+            tend(self._store, self._settings.retention, written, public=self._settings.events)
+        except StoreError as error:
+            self._complain(error)
+
+    def _shed(self) -> None:
+        """Cancel what is beyond full limits; if that fails, the next trip does it."""
+        try:
+            shed(self._store, self._settings)
+        except StoreError as error:
+            self._complain(error)
 
     def _rest(self, *, called: bool) -> None:
         """Wait for a reason to make another trip."""
@@ -273,10 +322,16 @@ class Worker:
         self._nudge.clear()
 
     def _is_idle(self) -> bool:
-        if self.held or self._finished or self._asked or self.trouble:
+        """Tell whether nothing is in hand, on its way or due soon: a trip begun meanwhile may have taken what was."""
+        trips = self._trips
+        if self._has_work():
             return False
         due = self._next_due()
-        return due is None or due > self._store.now() + SOON
+        return (due is None or due > self._store.now() + SOON) and not self._has_work() and self._trips == trips
+
+    def _has_work(self) -> bool:
+        with self._hands:
+            return bool(self.held or self._finished or self._asked or self.trouble)
 
     def _next_due(self) -> Micros | None:
         try:

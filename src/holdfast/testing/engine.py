@@ -22,17 +22,21 @@ from typing import Any, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.client.explain import explain
+from holdfast.client.limits import store_declared
 from holdfast.client.registry import Kind
+from holdfast.client.settings import Settings
 from holdfast.domain import lifecycle
-from holdfast.domain.errors import BadInput, KeyConflict, ResultTimeout
+from holdfast.domain.errors import BadInput, ResultTimeout
 from holdfast.domain.job import TERMINAL, JobRecord
-from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import SECOND, duration, to_datetime
+from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
-from holdfast.port.store import Claim, Inserted, InsertGroup, Store
-from holdfast.runtime import delivery, upkeep
+from holdfast.port.store import Claim, Inserted, InsertGroup, Refusal, Store
+from holdfast.runtime import delivery, firing, upkeep
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.shedding import shed
+from holdfast.runtime.stage import AttemptStage, Hands
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -68,8 +72,8 @@ class TestHoldfast(Holdfast):
             raise BadInput(msg)
         if any(app is known for known, _ in self._attached):
             return app
-        for name in app.registry:
-            self.registry.add(app.registry[name])
+        for kind in app.registry.every():
+            self.registry.add(kind)
         self.settings = app.settings
         self._attached.append((app, dict(vars(app))))
         vars(app).update(
@@ -106,7 +110,8 @@ class TestHoldfast(Holdfast):
         return self.now
 
     def crash_after(self, name: str, *, times: int = 1) -> None:
-        """Let the worker die the next time a job of this kind has run its body, before the outcome is recorded.
+        """Let the worker die the next time a job of this kind has run its body, before the outcome is recorded; or the
+        next time a step of this name has been recorded.
 
         The lease stays until it expires, as with a real death: advance past it and run again to see what comes of it.
         """
@@ -151,9 +156,8 @@ class TestHoldfast(Holdfast):
         self.close()
         if missed := [name for name in self._crashes if name not in self._reached]:
             known = ", ".join(sorted(self.registry)) or "none"
-            msg = (
-                f"crash_after({missed[0]!r}) was never reached: no job of that kind ran its body. Known kinds: {known}."
-            )
+            never = "no job of that kind ran its body, and no step of that name was recorded"
+            msg = f"crash_after({missed[0]!r}) was never reached: {never}. Known kinds: {known}."
             raise AssertionError(msg)
 
     def _run(self, executor: Executor, attempt: "_Attempt") -> Move | None:
@@ -180,15 +184,21 @@ class TestHoldfast(Holdfast):
         return attempt.stop is None
 
     def _settle(self, executor: Executor, attempt: "_Attempt", move: Move | None) -> None:
-        if attempt.begun and attempt.kind is not None and self._crashes.get(attempt.kind.name):
-            self._crashes[attempt.kind.name] -= 1
-            self._reached.add(attempt.kind.name)
+        if attempt.died or (attempt.begun and attempt.kind is not None and self._crash(attempt.kind.name)):
             self._owner = self._next_worker()
             return
         if attempt.stop is None and attempt.reason() is Stop.TIMEOUT:
             attempt.stop = Stop.TIMEOUT
             move = executor.stopped(attempt)
-        delivery.settle(self._jobs, self.settings, move, attempt.job)
+        delivery.settle(self._jobs, self.settings, executor, attempt, move)
+
+    def _crash(self, name: str) -> bool:
+        """Tell whether the worker is to die at this point."""
+        if not self._crashes.get(name):
+            return False
+        self._crashes[name] -= 1
+        self._reached.add(name)
+        return True
 
     def _finish(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run an async handler on the fixture's own loop; in a thread, where this one has a loop already."""
@@ -208,13 +218,18 @@ class TestHoldfast(Holdfast):
         while self._keep_up() or self._jobs.due():
             kept_up_at = self._jobs.now()
             while due := self._jobs.due():
+                before = ran.total()
                 for job in self._until_news(due):
                     if ran.total() >= most:
                         raise NotAtRest(_restless(ran, job))
-                    want = Claim(self._owner, f"test-lease-{next(self._leases)}", self.settings.lease, 1, id=job.id)
+                    one = None if self._jobs.ruled else job.id
+                    want = Claim(self._owner, f"test-lease-{next(self._leases)}", self.settings.lease, 1, id=one)
                     for claimed in self._jobs.claim(want):
                         ran[claimed.kind] += 1
-                        yield _Attempt(claimed, self.registry.get(claimed.kind), self._jobs, self.clock)
+                        kind = self.registry.get(claimed.kind, claimed.code_version)
+                        yield _Attempt(claimed, kind, self._jobs, self.clock)
+                if ran.total() == before and not self._keep_up():
+                    return
                 if self._jobs.now() != kept_up_at:
                     break
 
@@ -230,7 +245,9 @@ class TestHoldfast(Holdfast):
         """Do the upkeep of a leading worker; give the number of jobs it changed."""
         done = 0
         jobs = self._jobs
-        while changed := upkeep.reap(jobs, self.settings) + upkeep.resubmit(jobs) + upkeep.purge(jobs):
+        for app in (self, *(app for app, _ in self._attached)):
+            store_declared(jobs, app.limits.declared)
+        while changed := _upkept(jobs, self.settings, self._inserting().insert):
             done += changed
         return done
 
@@ -245,7 +262,8 @@ class TestHoldfast(Holdfast):
             self._busy.release()
 
     def _executor(self) -> Executor:
-        return _Executor(self.settings, lambda: 0.0)
+        hands = Hands(self._jobs, self.registry, self.settings, lambda: 0.0, self._inserting().take, patience=0)
+        return _Executor(self.settings, hands, self._crash)
 
     def _next_worker(self) -> str:
         return f"test-worker-{next(self._workers)}"
@@ -262,10 +280,11 @@ class TestHoldfast(Holdfast):
 class _Attempt(Attempt):
     """An attempt that has no heart beside it: it looks for a reason to stop whenever its handler asks."""
 
-    __slots__ = ("_clock", "_store")
+    __slots__ = ("_clock", "_store", "died")
 
     def __init__(self, job: JobRecord, kind: Kind | None, store: Store, clock: Clock) -> None:
         super().__init__(job, kind, clock.monotonic())
+        self.died = False
         self._store = store
         self._clock = clock
 
@@ -286,18 +305,49 @@ class _Attempt(Attempt):
         return Stop.CANCEL if record.cancel_requested else None
 
 
+class _Died(BaseException):
+    """Raised where the worker is to die."""
+
+
+class _Stage(AttemptStage):
+    """Lets the worker die once a step is on record."""
+
+    def __init__(self, attempt: "_Attempt", hands: Hands, crash: Callable[[str], bool]) -> None:
+        super().__init__(attempt, hands)
+        self._dies = attempt
+        self._crash = crash
+
+    def heed(self, move: Move, answer: Answer) -> None:
+        super().heed(move, answer)
+        if move.step is not None and self._crash(move.step):
+            self._dies.died = True
+            raise _Died
+
+
 class _Executor(Executor):
     """Knows whether a body was reached, and lets the person at the keyboard interrupt one."""
 
-    @staticmethod
-    def bind(attempt: Attempt) -> tuple[Callable[..., Any], dict[str, Any]]:
-        call = Executor.bind(attempt)
+    def __init__(self, settings: Settings, hands: Hands, crash: Callable[[str], bool]) -> None:
+        super().__init__(settings, lambda: 0.0, hands=hands)
+        self._crash = crash
+
+    def stage(self, attempt: Attempt) -> AttemptStage | None:
+        stage = super().stage(attempt)
+        if stage is None or not isinstance(attempt, _Attempt) or self._hands is None:
+            return stage
+        attempt.stage = stage = _Stage(attempt, self._hands, self._crash)
+        return stage
+
+    def bind(self, attempt: Attempt) -> tuple[Callable[..., Any], dict[str, Any]]:
+        call = super().bind(attempt)
         attempt.begun = True
         return call
 
     def failed(self, attempt: Attempt, error: BaseException) -> Move | None:
         if isinstance(error, KeyboardInterrupt):
             raise error
+        if isinstance(error, _Died):
+            return None
         return super().failed(attempt, error)
 
 
@@ -310,14 +360,14 @@ class _Jobs(MemoryStore):
         self.news = 0
         """How often a job has become runnable."""
 
-    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         answers = super().insert(groups)
         self._note([one.id for group in answers if isinstance(group, list) for one in group])
         return answers
 
     def commit(self, moves: Sequence[Move]) -> list[Answer]:
         answers = super().commit(moves)
-        self._note([move.id for move in moves])
+        self._note([id_ for move in moves for id_ in (move.id, *(child for child, _ in move.children))])
         return answers
 
     def resume(self, queue: str) -> None:
@@ -333,11 +383,23 @@ class _Jobs(MemoryStore):
                 self._unfinished.add(id_)
                 self.news += lifecycle.runnable(job, now)
 
+    @property
+    def ruled(self) -> bool:
+        """Whether anything but priority, due time and age says what is claimed next."""
+        return bool(self._rules())
+
     def due(self) -> list[JobRecord]:
-        """List what can be claimed now, best first."""
+        """List what is due now, best first."""
         now, paused = self.now(), self.paused()
         jobs = [job for job in self.read(list(self._unfinished)) if job is not None and job.queue not in paused]
         return sorted((job for job in jobs if lifecycle.runnable(job, now)), key=lifecycle.order)
+
+
+def _upkept(jobs: Store, settings: Settings, insert: firing.Insert) -> int:
+    """Do one round of upkeep; give the number of jobs it changed."""
+    changed = upkeep.reap(jobs, settings) + upkeep.resubmit(jobs) + upkeep.purge(jobs, settings) + shed(jobs, settings)
+    upkeep.tend(jobs, settings)
+    return changed + firing.fire(jobs, insert, jobs.now())
 
 
 def _restless(ran: Counter[str], job: JobRecord) -> str:

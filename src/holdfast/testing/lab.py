@@ -13,15 +13,25 @@ from typing import Any, NamedTuple, assert_never
 
 import pytest
 
-from holdfast.domain import lifecycle
-from holdfast.domain.errors import KeyConflict
+from holdfast.domain import history, lifecycle
 from holdfast.domain.ids import Ids
-from holdfast.domain.job import AttemptRecord, Failure, JobRecord, NewJob, Retention, State, StepRecord
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.job import (
+    Account,
+    AttemptRecord,
+    CreditEntry,
+    Failure,
+    JobRecord,
+    NewJob,
+    Retention,
+    SignalRecord,
+    State,
+    StepRecord,
+)
 from holdfast.domain.moments import MINUTE, SECOND, Micros
+from holdfast.domain.move import Answer, Move
 from holdfast.domain.retry import Retry
 from holdfast.port.clock import Clock
-from holdfast.port.store import Beat, Claim, Inserted, Store
+from holdfast.port.store import Beat, Claim, EventRecord, Inserted, Refusal, Store
 from holdfast.testing.clock import ManualClock
 
 LEASE: Micros = MINUTE
@@ -45,6 +55,16 @@ class Held(NamedTuple):
     job: JobRecord | None
     attempts: tuple[AttemptRecord, ...]
     steps: tuple[StepRecord, ...]
+    signals: tuple[SignalRecord, ...]
+
+
+class Books(NamedTuple):
+    """All that a store keeps beside its jobs and that a move may change."""
+
+    accounts: list[Account]
+    entries: list[CreditEntry]
+    events: list[EventRecord]
+    counts: dict[tuple[str, State], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +155,27 @@ class Lab:
         now = self.clock.now()
         after = self.held(move.id)
         assert after.job == lifecycle.apply(before.job, move, now)
-        ended = lifecycle.ended_attempt(before.job, move, now)
+        ended = history.ended_attempt(before.job, move, now)
         assert after.attempts == (*before.attempts, *([ended] if ended else []))
+        step = StepRecord(move.step, move.result, now) if move.step is not None else None
+        fresh = step is not None and step.name not in {each.name for each in before.steps}
+        assert after.steps == (*before.steps, *([step] if fresh else []))
+        assert after.signals == (*before.signals, *([SignalRecord(*move.signal, now)] if move.signal else []))
         return after.job
 
     def refused(self, move: Move, answer: Answer) -> None:
         """Commit one move that must be answered so and change nothing."""
-        before, counts = self.held(move.id), self.counts()
+        before, books = self.held(move.id), self.books()
         assert self.answer(move) is answer, move
         assert self.held(move.id) == before, f"{move.verb} was refused and changed something"
-        assert self.counts() == counts
+        assert self.books() == books, f"{move.verb} was refused and changed the books"
+        assert not any(self.store.read([id_ for id_, _ in move.children])), "children of a move that was refused"
 
-    def beat(self, job: JobRecord, *, lease: Micros = LEASE, begun: bool = False) -> Answer:
+    def beat(
+        self, job: JobRecord, *, lease: Micros = LEASE, begun: bool = False, progress: str | None = None
+    ) -> Answer:
         """Send one heartbeat for a claimed job."""
-        [answer] = self.store.heartbeat([Beat(job.id, job.token, job.lease_id or "", begun)], lease)
+        [answer] = self.store.heartbeat([Beat(job.id, job.token, job.lease_id or "", begun, progress)], lease)
         return answer
 
     def lapse(self) -> None:
@@ -168,7 +195,15 @@ class Lab:
 
     def held(self, id_: str) -> Held:
         """Read all that is kept of a job."""
-        return Held(self.store.read([id_])[0], tuple(self.store.attempts(id_)), tuple(self.store.steps(id_)))
+        store = self.store
+        lists = store.attempts(id_), store.steps(id_), store.signals(id_)
+        return Held(store.read([id_])[0], tuple(lists[0]), tuple(lists[1]), tuple(lists[2]))
+
+    def books(self) -> Books:
+        """Read all that is kept beside the jobs."""
+        accounts = self.store.accounts()
+        entries = [entry for account in accounts for entry in self.store.entries(account.tenant, 1_000)]
+        return Books(accounts, entries, self.store.events(0, 1_000), self.counts())
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Count by (queue, state), leaving out what is zero."""
@@ -178,9 +213,9 @@ class Lab:
 Case = Callable[[Lab], None]
 
 
-def stored(answer: list[Inserted] | KeyConflict) -> list[Stored]:
+def stored(answer: list[Inserted] | Refusal) -> list[Stored]:
     """Read the answer to a group that must be accepted."""
-    assert not isinstance(answer, KeyConflict), answer
+    assert isinstance(answer, list), answer
     return [Stored(one.job, one.duplicate) for one in answer]
 
 

@@ -24,6 +24,7 @@ from typing import LiteralString
 import psycopg
 
 from holdfast.domain.errors import StoreError
+from holdfast.port.store import UPKEEP
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Pool
 
@@ -114,7 +115,8 @@ class Bell:
         self._crowd = max(1, crowd)
         if leads:
             self._led_until.pop(role, None)
-            self._leads_until = now + term
+            if role == UPKEEP:
+                self._leads_until = now + term
         else:
             self._led_until[role] = now + max(term, crowd * _ASK) * random.uniform(0.8, 1.2)  # noqa: S311
 

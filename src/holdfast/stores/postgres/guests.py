@@ -21,7 +21,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.domain.errors import BadInput
 from holdfast.port.store import Inserted
-from holdfast.stores.postgres.insertion import Rows, Steps
+from holdfast.stores.postgres.insertion import Insertion, Rows, Steps
 from holdfast.stores.postgres.spelling import colons, numbered
 
 Text = Callable[[str], LiteralString]
@@ -97,15 +97,15 @@ async def arun(steps: Steps, execute: AsyncExecute) -> list[Inserted]:
         return end.value  # type: ignore[no-any-return]
 
 
-def insert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+def insert(connection: Any, insertion: Insertion, text: Text) -> list[Inserted]:
     """Store through a connection that blocks."""
     names = _classes(connection)
     if isinstance(connection, psycopg.Connection):
-        return _on_psycopg(connection, steps, text)
+        return _on_psycopg(connection, insertion, text)
     if names & _SQLALCHEMY:
-        return _on_sqlalchemy(connection, steps, text)
+        return _on_sqlalchemy(connection, insertion, text)
     if names & _DJANGO:
-        return _on_django(connection, steps, text)
+        return _on_django(connection, insertion, text)
     if isinstance(connection, psycopg.AsyncConnection) or names & (_SQLALCHEMY_ASYNC | _ASYNCPG):
         msg = f"A connection that is awaited ({_named(connection)}) needs `await ….aenqueue(…)` in place of enqueue."
         raise BadInput(msg)
@@ -116,39 +116,41 @@ def insert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
     raise BadInput(msg)
 
 
-async def ainsert(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+async def ainsert(connection: Any, insertion: Insertion, text: Text) -> list[Inserted]:
     """Store through a connection that is awaited, or that blocks."""
     names = _classes(connection)
     if isinstance(connection, psycopg.AsyncConnection):
-        return await _on_async_psycopg(connection, steps, text)
+        return await _on_async_psycopg(connection, insertion, text)
     if names & _ASYNCPG:
-        return await _on_asyncpg(connection, steps, text)
+        return await _on_asyncpg(connection, insertion, text)
     if names & _SQLALCHEMY_ASYNC:
         if not hasattr(connection, "run_sync"):  # a session of the present task, in a registry of them
             connection = connection()
-        return await connection.run_sync(_on_sqlalchemy, steps, text)  # type: ignore[no-any-return]
-    return insert(connection, steps, text)
+        return await connection.run_sync(_on_sqlalchemy, insertion, text)  # type: ignore[no-any-return]
+    return insert(connection, insertion, text)
 
 
-def _on_psycopg(connection: "psycopg.Connection[Any]", steps: Steps, text: Text) -> list[Inserted]:
+def _on_psycopg(connection: "psycopg.Connection[Any]", insertion: Insertion, text: Text) -> list[Inserted]:
     def execute(name: str, values: dict[str, Any]) -> Rows:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:  # the caller's own factory may be any
             cursor.execute(_spelled(name, text), values or None)
             return () if name in _COMMANDS else cursor.fetchall()
 
-    return run(_whole(steps, alone=_psycopg_alone(connection)), execute)
+    return run(_whole(insertion, alone=_psycopg_alone(connection)), execute)
 
 
-async def _on_async_psycopg(connection: "psycopg.AsyncConnection[Any]", steps: Steps, text: Text) -> list[Inserted]:
+async def _on_async_psycopg(
+    connection: "psycopg.AsyncConnection[Any]", insertion: Insertion, text: Text
+) -> list[Inserted]:
     async def execute(name: str, values: dict[str, Any]) -> Rows:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_spelled(name, text), values or None)
             return () if name in _COMMANDS else await cursor.fetchall()
 
-    return await arun(_whole(steps, alone=_psycopg_alone(connection)), execute)
+    return await arun(_whole(insertion, alone=_psycopg_alone(connection)), execute)
 
 
-async def _on_asyncpg(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+async def _on_asyncpg(connection: Any, insertion: Insertion, text: Text) -> list[Inserted]:
     async def execute(name: str, values: dict[str, Any]) -> Rows:
         if name in _COMMANDS:
             await connection.execute(name)
@@ -156,10 +158,10 @@ async def _on_asyncpg(connection: Any, steps: Steps, text: Text) -> list[Inserte
         statement, ordered = numbered(text(name), values)
         return [tuple(row) for row in await connection.fetch(statement, *ordered)]
 
-    return await arun(_whole(steps, alone=not connection.is_in_transaction()), execute)
+    return await arun(_whole(insertion, alone=not connection.is_in_transaction()), execute)
 
 
-def _on_sqlalchemy(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+def _on_sqlalchemy(connection: Any, insertion: Insertion, text: Text) -> list[Inserted]:
     from sqlalchemy import text as clause
 
     if not _classes(connection) & {"sqlalchemy.engine.base.Connection"}:
@@ -172,10 +174,10 @@ def _on_sqlalchemy(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
 
     fairy = connection.connection
     alone = getattr(fairy.dbapi_connection, "autocommit", False) and not _has_begun(fairy.driver_connection)
-    return run(_whole(steps, alone=alone), execute)
+    return run(_whole(insertion, alone=alone), execute)
 
 
-def _on_django(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
+def _on_django(connection: Any, insertion: Insertion, text: Text) -> list[Inserted]:
     _require_postgresql(connection.vendor)
 
     def execute(name: str, values: dict[str, Any]) -> Rows:
@@ -184,19 +186,20 @@ def _on_django(connection: Any, steps: Steps, text: Text) -> list[Inserted]:
             return () if name in _COMMANDS else cursor.fetchall()
 
     alone = connection.get_autocommit() and not _has_begun(connection.connection)
-    return run(_whole(steps, alone=alone), execute)
+    return run(_whole(insertion, alone=alone), execute)
 
 
-def _whole(steps: Steps, *, alone: bool) -> Steps:
+def _whole(insertion: Insertion, *, alone: bool) -> Steps:
     """Put around the steps what keeps them together: nothing, if they cannot come apart.
 
     `alone` says that the connection is in no transaction and would commit each statement by itself.
     """
+    steps = insertion.steps
     try:
         first = next(steps)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    bracket = _TRANSACTION if alone else _SAVEPOINT if len(first[1].get("tenants", ())) > 1 else None
+    bracket = _TRANSACTION if alone else _SAVEPOINT if insertion.divisible else None
     if bracket is not None:
         yield bracket.begin, {}
     try:

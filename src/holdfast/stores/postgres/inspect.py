@@ -26,9 +26,14 @@ _FILTERS = {
     "key": "job.key = %(key)s",
 }
 
+_PAGE = 500
+"""Children that are looked up at once."""
+
 
 def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
     """List jobs by a filter, newest first: each place gives its newest, and the newest of all are kept."""
+    if query.parent is not None:
+        return _children(db, schema, query)
     wanted = {name: value for name, value in query._asdict().items() if value is not None}
     if query.state is not None:
         wanted["state"] = query.state.value
@@ -38,6 +43,21 @@ def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
         statement = sql.find(schema, place, tuple(_standing(query, place)), asked)
         found += map(rows.record, db.execute(statement, wanted))
     return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
+
+
+def _children(db: Connection, schema: str, query: Query) -> list[JobRecord]:
+    """List the children of a job: looked up by their ids, and the filter comes after."""
+    found: list[JobRecord] = []
+    before, page = query.before, max(query.limit, _PAGE)
+    while len(found) < query.limit:
+        asked = {"parent": query.parent, "before": before, "limit": page}
+        ids = [id_ for (id_,) in db.execute(sql.statement(schema, "children"), asked)]
+        records = map(rows.record, db.execute(sql.statement(schema, "read"), {"ids": ids}))
+        found += sorted((job for job in records if query.matches(job)), key=lambda job: job.id, reverse=True)
+        if len(ids) < page:
+            break
+        before = ids[-1]
+    return found[: query.limit]
 
 
 def _standing(query: Query, place: str) -> Iterator[str]:
@@ -51,9 +71,10 @@ def _standing(query: Query, place: str) -> Iterator[str]:
 
 
 def check(db: Connection, schema: str) -> list[Finding]:
-    """Verify the counters, the keys, and that every job stands in exactly one place."""
-    kept, counted, orphans, misplaced = (
-        db.execute(sql.statement(schema, name)).fetchall() for name in ("counts", "recount", "orphan_keys", "misplaced")
+    """Verify the counters, the keys, the accounts, and that every job stands in exactly one place."""
+    looks = ("counts", "recount", "orphan_keys", "misplaced", "wrong_reserves", "wrong_accounts")
+    kept, counted, orphans, misplaced, reserves, unsound = (
+        db.execute(sql.statement(schema, name)).fetchall() for name in looks
     )
     says = {(queue, state): jobs for queue, state, jobs in kept}
     are = {(queue, state): jobs for queue, state, jobs in counted}
@@ -69,5 +90,13 @@ def check(db: Connection, schema: str) -> list[Finding]:
     findings += [
         Finding("L3", id_, f"The job stands in {places}." if places else "The job stands nowhere.")
         for id_, places in misplaced
+    ]
+    findings += [
+        Finding("S28", None, f"The account of tenant {tenant!r} says {told} credits are reserved; its jobs say {true}.")
+        for tenant, told, true in reserves
+    ]
+    findings += [
+        Finding("S28", None, f"The account of tenant {tenant!r} is not the sum of its entries.")
+        for (tenant,) in unsound
     ]
     return findings

@@ -1,13 +1,14 @@
 """Between rows and records: the only place that knows how a JobRecord lies in PostgreSQL."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import lifecycle
-from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.job import PLAIN, AttemptRecord, Flow, JobRecord, NewJob, State
 from holdfast.domain.moments import Micros
-from holdfast.port.store import Claim
+from holdfast.domain.move import Move
+from holdfast.port.store import Beat, Claim
 
 _STATE = JobRecord._fields.index("state")
 _STATES = {state.value: state for state in State}
@@ -31,7 +32,21 @@ def record(row: Sequence[Any]) -> JobRecord:
     """Build a record from a row of one place's columns."""
     fields = list(row)
     fields[_STATE] = _STATES[fields[_STATE]]
+    fields[-1] = flow(fields[-1])
     return JobRecord._make(fields)
+
+
+def flow(text: str | None) -> Flow | None:
+    """Read a flow."""
+    return None if text is None else Flow(*json.loads(text))
+
+
+def flow_text(value: Flow | None) -> str | None:
+    """Write a flow: what it holds, in its order."""
+    return None if value is None else json.dumps(value)
+
+
+PLAIN_TEXT = json.dumps(PLAIN)
 
 
 def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
@@ -41,7 +56,7 @@ def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
     return [
         make(
             (*row[:16], running, *row[16:22], lease_id, owner, row[22] + lease, row[22], None, row[23], None, row[22],
-             None, None, row[24], row[25], row[26], False, row[27], None)
+             None, None, row[24], row[25], row[26], False, row[27], None, row[28], row[29], row[30] and flow(row[30]))
         )
         for row in rows
     ]  # fmt: skip
@@ -54,6 +69,7 @@ def alone(id_: str, new: NewJob, now: Micros | None) -> dict[str, Any]:
         "priority": new.priority, "payload": new.payload, "retry": new.retry, "max_attempts": new.max_attempts,
         "crash_cap": new.crash_cap, "trigger": new.trigger, "trace_id": new.trace_id, "now": now,
         "steps_total": new.steps_total, "run_at": new.run_at, "delay": new.delay, "expires_after": new.expires_after,
+        "code_version": new.code_version,
     }  # fmt: skip
 
 
@@ -78,6 +94,16 @@ class Template(NamedTuple):
     expires_after: Micros | None
     steps_total: int
     state: str
+    parent: str | None
+    code_version: int
+    flow: str | None
+    steps: int
+    step_cursor: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether the jobs have nothing but what every job has."""
+        return self.parent is None and self.flow is None and not self.steps
 
 
 def template(new: NewJob) -> Template:
@@ -85,6 +111,8 @@ def template(new: NewJob) -> Template:
     return Template(
         new.kind, new.queue, new.tenant, new.user, new.priority, new.retry, new.max_attempts, new.crash_cap,
         new.trigger, new.trace_id, new.delay, new.expires_after, new.steps_total, new.state.value,
+        new.parent, new.code_version, flow_text(lifecycle.flow_of(new)), len(new.steps),
+        lifecycle.create("", new, 0).step_cursor if new.steps else 0,
     )  # fmt: skip
 
 
@@ -95,12 +123,12 @@ def batches(group: Sequence[tuple[str, NewJob]]) -> list[Batch]:
     """Divide a group into the `insert` statements it needs: one for all jobs that are alike, up to a size."""
     alike: dict[Template, list[tuple[str, NewJob]]] = {}
     like: list[tuple[str, NewJob]] = []
-    before: NewJob | None = None
+    kind, middle, end = "", tuple[Any, ...](), tuple[Any, ...]()
     for one in group:
         new = one[1]
-        if before is None or new[2:11] != before[2:11] or new[0] != before[0] or new[12:] != before[12:]:
+        if new[12:] != end or new[2:11] != middle or new[0] != kind:
             like = alike.setdefault(template(new), [])
-            before = new
+            kind, middle, end = new[0], new[2:11], new[12:]
         like.append(one)
     return [
         (shared, ones[start : start + LARGEST])
@@ -131,7 +159,14 @@ def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecor
     values["state_before"] = before.state.value
     values["seen"] = before.version
     values["available_before"] = before.available_at
+    values["flow"] = flow_text(after.flow)
     values["step"], values["step_result"] = move.step, move.result
+    if move.signal is not None:
+        values["signal_id"], values["signal_name"], values["signal_payload"] = move.signal
+    if move.events:
+        values["event_ids"] = [event.id for event in move.events]
+        values["event_names"] = [event.name for event in move.events]
+        values["event_bodies"] = [event.body for event in move.events]
     if ended is not None:
         values.update({f"ended_{name}": value for name, value in ended._asdict().items()})
     for name in ("failure_message", "failure_code", "ended_message", "ended_traceback", "ended_code"):
@@ -140,9 +175,20 @@ def written(before: JobRecord, after: JobRecord, move: Move, ended: AttemptRecor
     return values
 
 
-def refusal(job: JobRecord | None, move: Move) -> Answer:
-    """Say why a move was not written."""
-    return Answer.ALREADY_CLAIMED if job is not None and lifecycle.holds(job, move) else lifecycle.answer(job, move)
+def beaten(beats: Sequence[Beat], lease: Micros, now: Micros | None) -> dict[str, Any]:
+    """Give the parameters of `heartbeat`, in the order in which everybody locks."""
+    ordered = sorted(beats, key=lambda beat: beat.id)
+    values: dict[str, Any] = {
+        "now": now,
+        "lease": lease,
+        "ids": [beat.id for beat in ordered],
+        "tokens": [beat.token for beat in ordered],
+        "lease_ids": [beat.lease_id for beat in ordered],
+        "begun": [beat.id for beat in ordered if beat.begun],
+    }
+    if news := {beat.id: storable(beat.progress) for beat in beats if beat.progress is not None}:
+        values |= {"progress": json.dumps(news), "plain": PLAIN_TEXT}
+    return values
 
 
 def storable(text: str) -> str:

@@ -14,7 +14,14 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.trouble import missing
 
-MIGRATIONS = ("0001_jobs.sql", "0002_enqueue.sql", "0003_view.sql")
+MIGRATIONS = (
+    "0001_jobs.sql",
+    "0002_enqueue.sql",
+    "0003_view.sql",
+    "0004_workflows.sql",
+    "0005_pages.sql",
+    "0006_flow.sql",
+)
 VERSION = len(MIGRATIONS)
 OLDEST = 14
 _LOCK = 0x484F4C44

@@ -7,7 +7,8 @@ from holdfast.domain.job import State
 from holdfast.stores import statements
 from holdfast.stores.postgres.rows import place_of
 
-_RAW = statements.load("holdfast.stores.postgres", "statements.sql")
+_FILES = ("statements.sql", "moves.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
+_RAW = {name: text for file in _FILES for name, text in statements.load("holdfast.stores.postgres", file).items()}
 PLACES = ("created", "waiting", "running", "outcome")
 _IDS = "ANY (CAST(%(ids)s AS uuid[]))"
 _OF = (
@@ -36,24 +37,30 @@ _READ = "\nUNION ALL\n".join(
 
 
 @cache
-def statement(schema: str, name: str, lanes: str = "") -> LiteralString:
-    """Give a named statement; `lanes` says where one that reads lanes finds them."""
-    return _fill(_RAW[name], schema, lanes)
+def statement(schema: str, name: str, part: str = "", *, counted: bool = False) -> LiteralString:
+    """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
+    moves jobs has a block of its own for where they go, and one that claims may have the jobs `counted`.
+    """
+    text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
+    if "{taken}" in text:
+        text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
+        text = text.replace("{home}", "taken.queue" if name == "claim" else _RAW["home"])
+    return _fill(text, schema, part)
 
 
 @cache
-def write(schema: str, before: State, after: State, *, attempt: bool, step: bool) -> LiteralString:
-    """Give the one statement that takes a job from where it stands, puts it where it belongs, and records both."""
+def write(schema: str, before: State, after: State, records: tuple[str, ...]) -> LiteralString:
+    """Give the one statement that takes a job from where it stands, puts it where it belongs, and records both.
+
+    A row of `waiting` is never updated (see `taken`), so a job that stays there leaves it as well and comes back.
+    """
     source, target = place_of(before), place_of(after)
-    within = source == target
-    parts = [_RAW["write_within_running" if within else f"write_from_{source}"]]
-    if not within:
-        parts += [_RAW[f"write_to_{target}"], _RAW["write_tally"]]
-    if attempt:
-        parts.append(_RAW["write_attempt"])
-    if step:
-        parts.append(_RAW["write_step"])
-    return _fill("WITH " + ",\n".join(parts) + "\nSELECT count(*) FROM gone", schema, "")
+    within = source == target == "running"
+    parts = ["write_within_running"] if within else [f"write_from_{source}", f"write_to_{target}"]
+    if before is not after:
+        parts.append("write_tally")
+    texts = [_RAW[part] for part in (*parts, *(f"write_{record}" for record in records))]
+    return _fill("WITH " + ",\n".join(texts) + "\nSELECT count(*) FROM gone", schema, "")
 
 
 @cache
@@ -67,10 +74,12 @@ def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, .
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
 
 
-def _fill(text: str, schema: str, lanes: str) -> LiteralString:
+def _fill(text: str, schema: str, part: str) -> LiteralString:
     untouched = _RAW["waiting_columns"].replace("place.", "untouched.")
-    parts = {**_RAW, "read": _READ, "lanes": _RAW.get(lanes, ""), "untouched_columns": untouched}
+    chosen = _RAW[part] if part else ""
+    parts = {**_RAW, "read": _READ, "lanes": chosen, "more": chosen, "untouched_columns": untouched}
     columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
-    for name in ("lanes", "ranks", "taken", "read", *columns, "untouched", "envelope"):
+    shared = ("named_lanes", "ranks", "ring", "held", "aside")
+    for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)

@@ -6,26 +6,27 @@ job.trace_id, job.key, job.created_at
 -- name: created_columns
 {envelope}, place.expires_at, job.steps_total, 'created', 1, 1, 0, 0, place.available_at, 0,
 NULL::text, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, job.created_at, NULL::bigint,
-NULL::text, NULL::text, NULL::text, NULL::boolean, false, 0, NULL::text
+NULL::text, NULL::text, NULL::text, NULL::boolean, false, place.step_cursor, NULL::text, job.parent::text, job.code_version, place.flow
 
 -- name: waiting_columns
 {envelope}, place.expires_at, job.steps_total, coalesce((place.past).state, 'queued'), coalesce((place.past).version, 1),
 coalesce((place.past).generation, 1), coalesce((place.past).attempt, 0), coalesce((place.past).crashes, 0), place.available_at,
 coalesce((place.past).token, 0), (place.past).lease_id, (place.past).lease_owner, NULL::bigint, (place.past).claimed_at, (place.past).begun_at,
 (place.past).started_at, NULL::bigint, coalesce((place.past).updated_at, job.created_at), NULL::bigint, NULL::text,
-(place.past).failure_code, (place.past).failure_message, (place.past).failure_retryable, false, coalesce((place.past).step_cursor, 0), NULL::text
+(place.past).failure_code, (place.past).failure_message, (place.past).failure_retryable, false, coalesce((place.past).step_cursor, 0), NULL::text,
+job.parent::text, job.code_version, place.flow
 
 -- name: running_columns
 {envelope}, place.expires_at, job.steps_total, 'running', place.version, place.generation, place.attempt, place.crashes, place.available_at,
 place.token, place.lease_id, place.lease_owner, place.lease_expires_at, place.claimed_at, place.begun_at, place.started_at, NULL::bigint,
 place.updated_at, NULL::bigint, NULL::text, place.failure_code, place.failure_message, place.failure_retryable, place.cancel_requested,
-place.step_cursor, NULL::text
+place.step_cursor, NULL::text, job.parent::text, job.code_version, place.flow
 
 -- name: outcome_columns
 {envelope}, place.expires_at, job.steps_total, place.state, place.version, place.generation, place.attempt, place.crashes, place.available_at,
 place.token, place.lease_id, place.lease_owner, NULL::bigint, place.claimed_at, place.begun_at, place.started_at, place.finished_at,
 place.finished_at, place.purge_at, place.cause, place.failure_code, place.failure_message, place.failure_retryable, place.cancel_requested,
-place.step_cursor, place.result
+place.step_cursor, place.result, job.parent::text, job.code_version, place.flow
 
 -- name: make_schema
 CREATE SCHEMA IF NOT EXISTS {schema}
@@ -57,11 +58,11 @@ input AS MATERIALIZED (
 ),
 stored AS (
   INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key,
-                            created_at, steps_total, due_at)
+                            created_at, steps_total, due_at, code_version)
   SELECT input.id, CAST(%(kind)s AS text), CAST(%(queue)s AS text), CAST(%(tenant)s AS text), CAST(%(user)s AS text),
     CAST(%(priority)s AS integer), input.payload, CAST(%(retry)s AS text), CAST(%(max_attempts)s AS integer),
     CAST(%(crash_cap)s AS integer), CAST(%(trigger)s AS text), CAST(%(trace_id)s AS text), input.key, input.now,
-    CAST(%(steps_total)s AS integer), input.available_at
+    CAST(%(steps_total)s AS integer), input.available_at, CAST(%(code_version)s AS integer)
   FROM input
 ),
 created AS (
@@ -83,9 +84,9 @@ SELECT now FROM clock
 -- The same for one job that has no key and waits: the most common call, with the least around it.
 WITH stored AS (
   INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id,
-                            created_at, steps_total, due_at)
+                            created_at, steps_total, due_at, code_version)
   VALUES (%(id)s, %(kind)s, %(queue)s, %(tenant)s, %(user)s, %(priority)s, %(payload)s, %(retry)s, %(max_attempts)s, %(crash_cap)s, %(trigger)s,
-          %(trace_id)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()), %(steps_total)s, coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)))
+          %(trace_id)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()), %(steps_total)s, coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), %(code_version)s)
 ),
 counted AS (INSERT INTO {schema}.tally (queue, state, jobs) VALUES (%(queue)s, 'queued', 1))
 INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at)
@@ -110,12 +111,14 @@ SELECT tenant, key, job_id::text FROM {schema}.job_key
 WHERE (tenant, key) IN (SELECT * FROM unnest(CAST(%(tenants)s AS text[]), CAST(%(keys)s AS text[])))
 
 -- name: all_lanes
--- Every lane that has a waiting job, found by leaping from one to the next along the index.
+-- Every lane that has a waiting job, found by leaping from one to the next along the index; what waits under rules is leapt over.
 RECURSIVE name (queue) AS (
-  (SELECT queue FROM {schema}.waiting ORDER BY queue LIMIT 1)
+  (SELECT split_part(queue, chr(31), 1) COLLATE "C" FROM {schema}.waiting ORDER BY queue LIMIT 1)
   UNION ALL
-  SELECT next.queue FROM name
-  CROSS JOIN LATERAL (SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue > name.queue ORDER BY waiting.queue LIMIT 1) AS next
+  SELECT split_part(next.queue, chr(31), 1) COLLATE "C" FROM name
+  CROSS JOIN LATERAL (
+    SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue >= name.queue || chr(32) ORDER BY waiting.queue LIMIT 1
+  ) AS next
 ),
 wanted (queue, most) AS MATERIALIZED (
   SELECT name.queue, CAST(%(limit)s AS integer) FROM name
@@ -206,7 +209,7 @@ picked AS MATERIALIZED (
       SELECT touched.ctid FROM {schema}.waiting AS touched WHERE touched.job_id = CAST(%(id)s AS uuid) AND (touched.past).version IS NOT NULL
     )) AND waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
     AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    AND waiting.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+    AND split_part(waiting.queue, chr(31), 1) NOT IN (SELECT queue FROM {schema}.paused_queue)
   FOR UPDATE SKIP LOCKED
 ),
 {taken}
@@ -219,141 +222,30 @@ taken AS (
 ),
 held AS (
   INSERT INTO {schema}.running (job_id, queue, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner,
-    lease_expires_at, claimed_at, begun_at, started_at, updated_at, expires_at, failure_code, failure_message, failure_retryable, step_cursor)
-  SELECT taken.job_id, taken.queue, coalesce((taken.past).version, 1) + 1, coalesce((taken.past).generation, 1),
+    lease_expires_at, claimed_at, begun_at, started_at, updated_at, expires_at, failure_code, failure_message, failure_retryable, step_cursor,
+    flow, lane)
+  SELECT taken.job_id, {home}, coalesce((taken.past).version, 1) + 1, coalesce((taken.past).generation, 1),
     coalesce((taken.past).attempt, 0) + 1, coalesce((taken.past).crashes, 0), taken.available_at, coalesce((taken.past).token, 0) + 1,
     CAST(%(lease_id)s AS text), CAST(%(owner)s AS text), clock.now + CAST(%(lease)s AS bigint), clock.now, NULL,
     coalesce((taken.past).started_at, clock.now), clock.now, taken.expires_at, (taken.past).failure_code, (taken.past).failure_message,
-    (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0)
+    (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0), taken.flow, {lane}
   FROM taken, clock
   RETURNING *
 ),
 counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
-  SELECT queue, coalesce((past).state, 'queued'), -count(*) FROM taken GROUP BY 1, 2
+  SELECT {home}, coalesce((past).state, 'queued'), -count(*) FROM taken GROUP BY 1, 2
   UNION ALL
-  SELECT queue, 'running', count(*) FROM taken GROUP BY 1
+  SELECT {home}, 'running', count(*) FROM taken GROUP BY 1
 )
 SELECT {envelope}, held.expires_at, job.steps_total, held.version, held.generation, held.attempt, held.crashes, held.available_at, held.token,
-  held.claimed_at, held.started_at, held.failure_code, held.failure_message, held.failure_retryable, held.step_cursor
+  held.claimed_at, held.started_at, held.failure_code, held.failure_message, held.failure_retryable, held.step_cursor,
+  job.parent::text, job.code_version, held.flow
 FROM held CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = held.job_id OFFSET 0) AS job
 ORDER BY job.priority DESC, held.available_at, held.job_id
 
--- name: complete
--- The common ending, for a whole batch; those whose guard holds are given back. Nothing is joined, so no plan can be a bad one: the guards
--- are in a hash table (the CASE keeps the planner from making a join of it), and the results in an object by id.
-WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-done AS (
-  DELETE FROM {schema}.running
-  WHERE job_id = ANY (CAST(%(ids)s AS uuid[])) AND CASE WHEN (job_id, token, lease_id) IN (
-      SELECT each.id, each.token, each.lease_id
-      FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[])) AS each (id, token, lease_id)
-    ) THEN true ELSE false END
-  RETURNING *
-),
-kept AS (
-  INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
-    begun_at, started_at, finished_at, purge_at, expires_at, cancel_requested, step_cursor, result)
-  SELECT job_id, 'succeeded', version + 1, generation, attempt, 0, available_at, token, lease_id, lease_owner, claimed_at,
-    begun_at, started_at, clock.now, clock.now + CAST(%(purge_after)s AS bigint), expires_at, cancel_requested, step_cursor,
-    CAST(%(results)s AS jsonb) ->> CAST(job_id AS text)
-  FROM done, clock
-),
-counted AS (
-  INSERT INTO {schema}.tally (queue, state, jobs)
-  SELECT queue, 'running', -count(*) FROM done GROUP BY 1 UNION ALL SELECT queue, 'succeeded', count(*) FROM done GROUP BY 1
-)
-SELECT job_id::text FROM done
-
 -- name: read
 {read}
-
--- name: write_from_created
-gone AS (DELETE FROM {schema}.created WHERE job_id = CAST(%(id)s AS uuid) AND %(seen)s = 1 RETURNING job_id)
-
--- name: write_from_waiting
-gone AS (
-  DELETE FROM {schema}.waiting
-  WHERE queue = CAST(%(queue)s AS text) AND rank = - CAST(%(priority)s AS bigint) AND available_at = CAST(%(available_before)s AS bigint)
-    AND job_id = CAST(%(id)s AS uuid) AND coalesce((past).version, 1) = CAST(%(seen)s AS integer)
-  RETURNING job_id
-)
-
--- name: write_from_running
-gone AS (DELETE FROM {schema}.running WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id)
-
--- name: write_from_outcome
-gone AS (DELETE FROM {schema}.outcome WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id)
-
--- name: write_within_running
-gone AS (
-  UPDATE {schema}.running SET version = CAST(%(version)s AS integer), begun_at = CAST(%(begun_at)s AS bigint),
-    updated_at = CAST(%(updated_at)s AS bigint), cancel_requested = CAST(%(cancel_requested)s AS boolean),
-    step_cursor = CAST(%(step_cursor)s AS integer)
-  WHERE job_id = CAST(%(id)s AS uuid) AND version = CAST(%(seen)s AS integer) RETURNING job_id
-)
-
--- name: write_to_waiting
-kept AS (
-  INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at, past)
-  SELECT CAST(%(queue)s AS text), - CAST(%(priority)s AS bigint), CAST(%(available_at)s AS bigint), job_id, CAST(%(expires_at)s AS bigint),
-    ROW(%(state)s, %(version)s, %(generation)s, %(attempt)s, %(crashes)s, %(token)s, %(lease_id)s, %(lease_owner)s, %(claimed_at)s,
-        %(begun_at)s, %(started_at)s, %(updated_at)s, %(failure_code)s, %(failure_message)s, %(failure_retryable)s,
-        %(step_cursor)s)::{schema}.past
-  FROM gone
-)
-
--- name: write_to_outcome
-kept AS (
-  INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
-    begun_at, started_at, finished_at, purge_at, expires_at, cause, failure_code, failure_message, failure_retryable, cancel_requested,
-    step_cursor, result)
-  SELECT job_id, %(state)s, %(version)s, %(generation)s, %(attempt)s, %(crashes)s, %(available_at)s, %(token)s, %(lease_id)s, %(lease_owner)s,
-    %(claimed_at)s, %(begun_at)s, %(started_at)s, %(finished_at)s, %(purge_at)s, %(expires_at)s, %(cause)s, %(failure_code)s,
-    %(failure_message)s, %(failure_retryable)s, %(cancel_requested)s, %(step_cursor)s, %(result)s
-  FROM gone
-)
-
--- name: write_tally
-counted AS (
-  INSERT INTO {schema}.tally (queue, state, jobs)
-  SELECT CAST(%(queue)s AS text), each.state, each.jobs
-  FROM gone, (VALUES (CAST(%(state_before)s AS text), -1), (CAST(%(state)s AS text), 1)) AS each (state, jobs)
-)
-
--- name: write_attempt
-ended AS (
-  INSERT INTO {schema}.attempt
-  SELECT job_id, %(ended_token)s, %(ended_generation)s, %(ended_attempt)s, %(ended_owner)s, %(ended_claimed_at)s, %(ended_ended_at)s,
-    %(ended_outcome)s, %(ended_code)s, %(ended_message)s, %(ended_traceback)s
-  FROM gone
-)
-
--- name: write_step
-recorded AS (
-  INSERT INTO {schema}.step SELECT job_id, %(step_cursor)s - 1, %(step)s, %(step_result)s, %(updated_at)s FROM gone
-)
-
--- name: steps_known
-SELECT job_id::text, name FROM {schema}.step
-WHERE (job_id, name) IN (SELECT * FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(names)s AS text[])))
-
--- name: heartbeat
--- Nothing is joined here either.
-WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
-UPDATE {schema}.running SET version = version + 1, lease_expires_at = (SELECT now FROM clock) + CAST(%(lease)s AS bigint),
-  updated_at = (SELECT now FROM clock),
-  begun_at = CASE
-    WHEN begun_at IS NULL AND job_id IN (SELECT unnest(CAST(%(begun)s AS uuid[]))) THEN (SELECT now FROM clock) ELSE begun_at END
-WHERE job_id = ANY (CAST(%(ids)s AS uuid[])) AND CASE WHEN (job_id, token, lease_id) IN (
-    SELECT each.id, each.token, each.lease_id
-    FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[])) AS each (id, token, lease_id)
-  ) THEN true ELSE false END
-RETURNING job_id::text, cancel_requested
-
--- name: abandon
-UPDATE {schema}.running SET version = version + 1, lease_expires_at = clock.now, updated_at = clock.now
-FROM (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now) AS clock WHERE lease_owner = %(owner)s
 
 -- name: attempts
 SELECT token, generation, attempt, owner, claimed_at, ended_at, outcome, code, message, traceback
@@ -392,19 +284,31 @@ WITH over AS MATERIALIZED (
   SELECT job_id FROM {schema}.outcome WHERE purge_at > 0 AND purge_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
   ORDER BY purge_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ),
-gone AS (DELETE FROM {schema}.outcome WHERE job_id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING job_id, state),
-jobs AS (DELETE FROM {schema}.job WHERE id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING id, queue, tenant, key),
+gone AS (DELETE FROM {schema}.outcome WHERE job_id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING job_id, state, result),
+jobs AS (DELETE FROM {schema}.job WHERE id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING id, queue, tenant, key, payload),
 keys AS (
   DELETE FROM {schema}.job_key USING jobs
   WHERE jobs.key IS NOT NULL AND job_key.tenant = jobs.tenant AND job_key.key = jobs.key AND job_key.job_id = jobs.id
 ),
 attempts AS (DELETE FROM {schema}.attempt WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
-steps AS (DELETE FROM {schema}.step WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
+steps AS (DELETE FROM {schema}.step WHERE job_id = ANY (ARRAY(SELECT job_id FROM over)) RETURNING result),
+signals AS (DELETE FROM {schema}.signal WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
+children AS (DELETE FROM {schema}.child WHERE job_id = ANY (ARRAY(SELECT job_id FROM over))),
 counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
   SELECT jobs.queue, gone.state, -count(*) FROM jobs JOIN gone ON gone.job_id = jobs.id GROUP BY 1, 2
+),
+pages AS (
+  DELETE FROM {schema}.page WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {schema}.page WHERE expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+    ORDER BY expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+  )) RETURNING version
 )
-SELECT count(*) FROM gone
+SELECT (SELECT count(*) FROM gone), ARRAY(
+  SELECT payload FROM jobs WHERE left(payload, length(CAST(%(artifact)s AS text))) = CAST(%(artifact)s AS text)
+  UNION ALL SELECT result FROM gone WHERE left(result, length(CAST(%(artifact)s AS text))) = CAST(%(artifact)s AS text)
+  UNION ALL SELECT result FROM steps WHERE left(result, length(CAST(%(artifact)s AS text))) = CAST(%(artifact)s AS text)
+), (SELECT count(*) FROM pages)
 
 -- name: pause
 INSERT INTO {schema}.paused_queue VALUES (%(queue)s) ON CONFLICT DO NOTHING
@@ -446,6 +350,18 @@ SELECT min(greatest(first.available_at, clock.now)), (SELECT now FROM clock) FRO
   ORDER BY waiting.available_at, waiting.job_id LIMIT 1
 ) AS first
 
+-- name: due_since
+WITH {lanes},
+clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
+SELECT split_part(lane.queue, chr(31), 1), min(first.available_at) FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
+  SELECT waiting.available_at FROM {schema}.waiting
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= clock.now
+    AND (waiting.expires_at IS NULL OR waiting.expires_at > clock.now)
+    AND CASE WHEN CAST(%(holds)s AS boolean) THEN (SELECT NOT {held} FROM {schema}.job WHERE job.id = waiting.job_id) ELSE TRUE END
+  ORDER BY waiting.available_at, waiting.job_id LIMIT 1
+) AS first
+GROUP BY 1
+
 -- name: callable
 -- The queues that have a job to be claimed now, for whoever calls out to the idle.
 WITH {lanes}
@@ -465,7 +381,7 @@ SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, %(m
 -- name: recount
 SELECT queue, state, count(*) FROM (
   SELECT job.queue, 'created' AS state FROM {schema}.created JOIN {schema}.job ON job.id = created.job_id
-  UNION ALL SELECT queue, coalesce((past).state, 'queued') FROM {schema}.waiting
+  UNION ALL SELECT split_part(queue, chr(31), 1), coalesce((past).state, 'queued') FROM {schema}.waiting
   UNION ALL SELECT queue, 'running' FROM {schema}.running
   UNION ALL SELECT job.queue, outcome.state FROM {schema}.outcome JOIN {schema}.job ON job.id = outcome.job_id
 ) AS every GROUP BY queue, state

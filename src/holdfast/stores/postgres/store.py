@@ -12,27 +12,56 @@ from typing import Any, LiteralString
 
 from psycopg import errors
 
-from holdfast.domain import lifecycle
-from holdfast.domain.errors import KeyConflict, StoreError
-from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
-from holdfast.domain.lifecycle import Answer, Move, Verb
+from holdfast.domain import codec
+from holdfast.domain.errors import InsufficientCredits, KeyConflict, StoreError
+from holdfast.domain.excess import Excess
+from holdfast.domain.gates import Standing
+from holdfast.domain.job import (
+    Account,
+    AttemptRecord,
+    CreditEntry,
+    JobRecord,
+    NewJob,
+    SignalRecord,
+    State,
+    StepRecord,
+)
+from holdfast.domain.limits import ALL
 from holdfast.domain.moments import MINUTE, Micros
+from holdfast.domain.move import Answer, Move, Verb, refusal
 from holdfast.port.clock import Clock
-from holdfast.port.store import Beat, Capabilities, Claim, Finding, Inserted, InsertGroup, Query, WorkerRecord
-from holdfast.stores.postgres import address, guests, insertion, inspect, rows, schema, sql
+from holdfast.port.store import (
+    Beat,
+    Capabilities,
+    Claim,
+    EventRecord,
+    Finding,
+    Inserted,
+    InsertGroup,
+    Page,
+    Parcel,
+    Purged,
+    Query,
+    Refusal,
+    ScheduleRecord,
+    WorkerRecord,
+)
+from holdfast.stores.postgres import address, adoption, books, guests, insertion, inspect, rows, schema, sql
 from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
+from holdfast.stores.postgres.claiming import Claims
+from holdfast.stores.postgres.marks import START
+from holdfast.stores.postgres.pages import list_pages, read_page, remove_page, write_page
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, apart, completable, completion
+from holdfast.stores.postgres.settlement import Settlement, completable
 from holdfast.stores.postgres.transaction import HandlerTransaction
-from holdfast.stores.postgres.trouble import BAD_ROW
+from holdfast.stores.postgres.turns import Turns
 
-_MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP})
+_MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.SIGNAL, Verb.ARRIVE})
 """After these, somebody who waits may have something to do."""
 _FRESH = 60.0
 """Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
-
-
+_MANY = 100
+"""Whoever stores so many jobs at once asks for the rules first."""
 _WHOLE = 60
 """Of so many looks for ended leases, one looks at all."""
 
@@ -41,7 +70,14 @@ class PostgresStore:
     """Jobs in one schema of a database."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, caller_transactions=True, handler_transactions=True, concurrent=True, calls=True
+        durable=True,
+        shared=True,
+        caller_transactions=True,
+        handler_transactions=True,
+        concurrent=True,
+        calls=True,
+        fair=True,
+        limits=True,
     )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -51,9 +87,8 @@ class PostgresStore:
         self.pool = Pool(self.address)
         self._schema = self.address.schema
         self._offset: tuple[float, Micros] | None = None
-        self._marks = Marks()
-        self._unanswered: set[str] = set()
-        """Lease ids of claims of which it is not known what they took."""
+        self._turns = Turns(self.pool, lambda: self._given)
+        self._claims = Claims(self.pool, self._turns, lambda: self._given)
         self._reaped: Micros = START.at
         """No lease ended before this, as far as was seen; forgotten at times, because a clock may be set back."""
         self._reapings = 0
@@ -66,7 +101,7 @@ class PostgresStore:
             return self._clock.now()
         here = time.monotonic()
         if self._offset is None or here - self._offset[0] > _FRESH:
-            (there,) = self._one("now")
+            ((there,),) = self._all("now", {})
             self._offset = (time.monotonic(), there)
             return int(there)
         return self._offset[1] + int((here - self._offset[0]) * 1_000_000)
@@ -76,21 +111,29 @@ class PostgresStore:
         """The time to pass to statements: none, so that they take the server's; a test's clock otherwise."""
         return None if self._clock is None else self._clock.now()
 
-    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
         jobs = [one for group in groups for one in group]
         if not jobs:
             return [[] for _ in groups]
-        if len(groups) == len(jobs) == 1 and jobs[0][1].key is None and jobs[0][1].state is State.QUEUED:
+        queues = {new.queue for _, new in jobs}
+        self._turns.stirred(queues)
+        if len(jobs) >= _MANY:
+            self._turns.prepare(queues)
+        if len(groups) == len(jobs) == 1 and self._simple(jobs[0][1]):
             with suppress(errors.UniqueViolation):
                 return [self._insert_alone(*jobs[0])]
         try:
             stored = iter(self.pool.run(lambda db: self._insert_on_own(db, jobs, again=False)))
-            answers: list[list[Inserted] | KeyConflict] = [[next(stored) for _ in group] for group in groups]
-        except (errors.UniqueViolation, KeyConflict):
+            answers: list[list[Inserted] | Refusal] = [[next(stored) for _ in group] for group in groups]
+        except (errors.UniqueViolation, KeyConflict, InsufficientCredits):
             answers = [self._insert_group(group) for group in groups]
-        self._bell.ring({new.queue for _, new in jobs})
+        self._bell.ring(queues)
         return answers
+
+    def _simple(self, new: NewJob) -> bool:
+        """Tell whether a job needs nothing but a row that waits in its queue."""
+        return new.state is State.QUEUED and insertion.plain(new) and self._turns.place(new) is None
 
     def _insert_alone(self, id_: str, new: NewJob) -> list[Inserted]:
         """Store one job, the most common call; with the notification in the same trip, if none was sent just now."""
@@ -110,24 +153,26 @@ class PostgresStore:
             self._bell.ring((new.queue,))
         return [Inserted(id_, new, at)]
 
-    def _insert_group(self, group: InsertGroup) -> list[Inserted] | KeyConflict:
+    def _insert_group(self, group: InsertGroup) -> list[Inserted] | Refusal:
         try:
             return self.pool.run(lambda db: self._insert_on_own(db, group, again=True))
-        except KeyConflict as conflict:
-            return conflict
+        except (KeyConflict, InsufficientCredits) as refused:
+            return refused
 
     def _insert_on_own(self, db: Connection, group: InsertGroup, *, again: bool) -> list[Inserted]:
         if not again and all(new.key is None for _, new in group):
-            return self._insert_plain(db, group)
-        steps = insertion.store(group, self._given, again=again)
+            batches = rows.batches(group)
+            if all(shared.plain for shared, _ in batches):
+                return self._insert_plain(db, group, batches)
+        steps = insertion.store(group, self._given, again=again, place=self._turns.place)
         with db.transaction():
             return guests.run(steps, lambda name, values: db.execute(self._sql(name), values).fetchall())
 
-    def _insert_plain(self, db: Connection, group: InsertGroup) -> list[Inserted]:
+    def _insert_plain(self, db: Connection, group: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
         """Store jobs that nothing can stand in the way of but themselves: one trip, and no transaction around it."""
-        batches = rows.batches(group)
         with db.pipeline():
-            done = [db.execute(self._sql("insert"), rows.inserted(batch, self._given)) for batch in batches]
+            asked = [insertion.statement(batch, self._given, self._turns.place) for batch in batches]
+            done = [db.execute(self._sql(name), values) for name, values in asked]
         stored: dict[str, Inserted] = {}
         for (_, ones), cursor in zip(batches, done, strict=True):
             (at,) = cursor.fetchone()  # type: ignore[misc]
@@ -136,11 +181,11 @@ class PostgresStore:
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
-        return guests.insert(connection, insertion.store(group, self._given, again=False), self._sql)
+        return guests.insert(connection, insertion.insertion(group, self._given), self._sql)
 
     async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Asynchronous twin of `insert_on`, for connections that are awaited."""
-        return await guests.ainsert(connection, insertion.store(group, self._given, again=False), self._sql)
+        return await guests.ainsert(connection, insertion.insertion(group, self._given), self._sql)
 
     def transaction(self) -> HandlerTransaction:
         """Give a handler a transaction that its job's completion becomes part of."""
@@ -165,85 +210,26 @@ class PostgresStore:
             answers = [Answer.OK if move.id in at_once else next(early) for move in moves]
         else:
             answers = [Answer.OK] * len(moves)
-        tries = iter([want.lease_id in self._unanswered])
-        try:
-            done, claimed = self.pool.run(lambda db: self._trip(db, completes, want, again=next(tries, True)))
-        except StoreError:
-            self._unanswered.add(want.lease_id)
-            raise
-        self._unanswered.discard(want.lease_id)
+        done, claimed = self._claims.trip(completes, want)
         if len(done) < len(completes):
             rest = {move.id: move for move in completes if move.id not in done}
             late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
             answers = [late.get(move.id, answer) for move, answer in zip(moves, answers, strict=True)]
+        if self._turns.known.rules:
+            self._ring(completes)
         return answers, claimed
-
-    def _trip(
-        self, db: Connection, completes: Sequence[Move], want: Claim, *, again: bool
-    ) -> tuple[set[str], list[JobRecord]]:
-        statement, parameters, front = self._look(want)
-        if again and (ours := db.execute(self._sql("leased"), {"lease_id": want.lease_id}).fetchall()):
-            return set(), [rows.record(row) for row in ours]
-        began = time.monotonic()
-        try:
-            with apart(db), db.pipeline():
-                done = db.execute(self._sql("complete"), completion(completes, self._given)) if completes else None
-                found = db.execute(statement, parameters) if want.limit > 0 else None
-        except BAD_ROW:
-            if not completes:
-                raise
-            return Settlement(db, self._schema, self._given).complete(completes), []
-        claimed = rows.claimed(found.fetchall(), want) if found is not None else []
-        if want.id is None:
-            self._marks.took(claimed, want.limit, time.monotonic() - began, front=front)
-        return set() if done is None else {id_ for (id_,) in done}, claimed
-
-    def _look(self, want: Claim) -> tuple[LiteralString, dict[str, Any], bool]:
-        """Choose the statement that claims: from the front of every lane, or from the marks."""
-        shared = {
-            "now": self._given,
-            "limit": want.limit,
-            "lease_id": want.lease_id,
-            "owner": want.owner,
-            "lease": want.lease,
-        }
-        if want.id is not None:
-            return self._sql("claim_one"), {**shared, "id": want.id}, False
-        lanes = self._marks.lanes(time.monotonic())
-        if lanes is not None and (marked := _wanted(lanes, want)):
-            parameters = {
-                **shared,
-                "queues": [lane.queue for lane, _, _ in marked],
-                "most": [most for _, most, _ in marked],
-                "ranks": [lane.rank for lane, _, _ in marked],
-                "mark_ats": [mark.at for _, _, mark in marked],
-                "mark_ids": [mark.id for _, _, mark in marked],
-            }
-            return self._sql("claim", "marked_lanes"), parameters, False
-        if want.queues is None:
-            return self._sql("claim", "all_lanes"), {**shared, "full": list(want.full)}, True
-        named = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-        parameters = {**shared, "queues": list(named), "most": list(named.values())}
-        return self._sql("claim", "named_lanes"), parameters, True
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases."""
         if not beats:
             return []
-        ordered = sorted(beats)
-        parameters = {
-            "now": self._given,
-            "lease": lease,
-            "ids": [beat.id for beat in ordered],
-            "tokens": [beat.token for beat in ordered],
-            "lease_ids": [beat.lease_id for beat in ordered],
-            "begun": [beat.id for beat in ordered if beat.begun],
-        }
-        held = dict(self._all("heartbeat", parameters, writes=True))
+        parameters = rows.beaten(beats, lease, self._given)
+        text = self._sql("heartbeat", "progress" if "progress" in parameters else "")
+        held = dict(self.pool.run(lambda db: db.execute(text, parameters).fetchall()))
         lost = [beat.id for beat in beats if beat.id not in held]
         states = {job.id: job.state for job in self.read(lost) if job is not None} if lost else {}
         return [
-            lifecycle.refusal(states.get(beat.id))
+            refusal(states.get(beat.id))
             if beat.id not in held
             else (Answer.CANCEL_REQUESTED if held[beat.id] else Answer.OK)
             for beat in beats
@@ -272,6 +258,22 @@ class PostgresStore:
         """List the recorded steps of a job."""
         return [StepRecord(*row) for row in self._all("steps", {"id": id})]
 
+    def signals(self, id: str) -> list[SignalRecord]:  # noqa: A002
+        """List the signals a job was sent."""
+        return [SignalRecord(*row) for row in self._all("signals", {"id": id})]
+
+    def open_children(self, parents: Sequence[str]) -> frozenset[str]:
+        """Name those of these jobs that have a child which has not ended."""
+        return frozenset(id_ for (id_,) in self._all("open_children", {"ids": list(parents)}))
+
+    def parcels(self, ids: Sequence[str]) -> list[Parcel]:
+        """Read jobs with their whole past."""
+        return self.pool.run(lambda db: adoption.parcels(db, self._schema, ids, self._given), writes=False)
+
+    def adopt(self, parcels: Sequence[Parcel]) -> list[Answer | KeyConflict]:
+        """Store jobs from another store."""
+        return self.pool.run(lambda db: adoption.adopt(db, self._schema, parcels, self._given))
+
     def counts(self) -> dict[tuple[str, State], int]:
         """Add up the counters."""
         return {(queue, State(state)): jobs for queue, state, jobs in self._all("counts", {})}
@@ -299,16 +301,90 @@ class PostgresStore:
         found = self._all("unsubmitted", {"now": self._given, "older_than": older_than, "limit": limit})
         return [rows.record(row) for row in found]
 
-    def purge(self, limit: int) -> int:
-        """Remove finished jobs whose time is over; and fold the counters, which is as often wanted."""
+    def sweep(self, limit: int) -> int:
+        """Give none: nothing is sent about jobs."""
+        return min(limit, 0)
 
-        def work(db: Connection) -> int:
+    def purge(self, limit: int) -> Purged:
+        """Remove finished jobs and pages whose time is over; and fold the counters, which is as often wanted."""
+
+        def work(db: Connection) -> Any:
             with db.pipeline():
-                gone = db.execute(self._sql("purge"), {"now": self._given, "limit": limit})
+                gone = db.execute(self._sql("purge"), {"now": self._given, "limit": limit, "artifact": codec.ARTIFACT})
                 db.execute(self._sql("fold"))
-            return int(gone.fetchone()[0])  # type: ignore[index]
+                self._turns.drain(db)
+            return gone.fetchone()
 
-        return self.pool.run(work)
+        return Purged(*self.pool.run(work))
+
+    def grant(self, tenant: str, amount: int, id: str) -> Account | None:  # noqa: A002
+        """Add credits to a tenant's account."""
+        return self.pool.run(lambda db: books.grant(db, self._schema, (tenant, amount, id), self._given))
+
+    def account(self, tenant: str) -> Account | None:
+        """Read a tenant's account."""
+        return self.pool.run(lambda db: books.account(db, self._schema, tenant), writes=False)
+
+    def accounts(self) -> list[Account]:
+        """List all accounts."""
+        return self.pool.run(lambda db: books.accounts(db, self._schema), writes=False)
+
+    def entries(self, tenant: str, limit: int) -> list[CreditEntry]:
+        """List the changes of an account, newest first."""
+        return self.pool.run(lambda db: books.entries(db, self._schema, tenant, limit), writes=False)
+
+    def schedules(self) -> list[ScheduleRecord]:
+        """List the stored schedules."""
+        return self.pool.run(lambda db: books.schedules(db, self._schema), writes=False)
+
+    def save_schedule(self, schedule: ScheduleRecord, seen: int | None) -> bool:
+        """Write a schedule that has not changed."""
+        return self.pool.run(lambda db: books.save_schedule(db, self._schema, schedule, seen))
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule."""
+        return self.pool.run(lambda db: books.remove_schedule(db, self._schema, name))
+
+    def pages(self, book: str, after: str | None = None, limit: int = 100, newest: bool = False) -> list[Page]:  # noqa: FBT001, FBT002
+        """List the pages of a book."""
+        asked = (book, after, limit)
+        return self.pool.run(lambda db: list_pages(db, self._schema, asked, self._given, newest=newest), writes=False)
+
+    def page(self, book: str, name: str) -> Page | None:
+        """Read one page."""
+        return self.pool.run(lambda db: read_page(db, self._schema, book, name, self._given), writes=False)
+
+    def write_page(self, page: Page, seen: int | None) -> bool:
+        """Write a page that has not changed."""
+        written = self.pool.run(lambda db: write_page(db, self._schema, page, seen, self._given))
+        self._turns.forget()
+        return written
+
+    def remove_page(self, book: str, name: str) -> bool:
+        """Forget a page."""
+        removed = self.pool.run(lambda db: remove_page(db, self._schema, book, name, self._given))
+        self._turns.forget()
+        return removed
+
+    def events(self, after: int, limit: int) -> list[EventRecord]:
+        """List events from behind a position."""
+        return self.pool.run(lambda db: books.events(db, self._schema, after, limit))
+
+    def sinks(self) -> dict[str, int]:
+        """Give the position of each sink."""
+        return dict(self._all("sinks", {}))
+
+    def reach(self, sink: str, position: int) -> None:
+        """Record how far a sink is."""
+        self._do("reach", {"name": sink, "position": position})
+
+    def remove_sink(self, name: str) -> None:
+        """Forget a sink."""
+        self._do("remove_sink", {"name": name})
+
+    def trim(self, limit: int) -> int:
+        """Remove events that every sink has had."""
+        return self.pool.run(lambda db: books.trim(db, self._schema, limit))
 
     def pause(self, queue: str) -> None:
         """Stop claims from a queue."""
@@ -317,11 +393,21 @@ class PostgresStore:
     def resume(self, queue: str) -> None:
         """Allow claims from a queue again."""
         self._do("resume", {"queue": queue})
+        self._turns.stirred([queue])
         self._bell.ring({queue})
 
     def paused(self) -> frozenset[str]:
         """Name the paused queues."""
         return frozenset(queue for (queue,) in self._all("paused", {}))
+
+    def standing(self, queue: str) -> Standing:
+        """Say what is in use of the limits of a queue."""
+        return self.pool.run(lambda db: self._turns.standing(db, queue), writes=False)
+
+    def overflow(self, limit: int) -> list[Excess]:
+        """List jobs beyond full limits."""
+        sheds = self._turns.learn().rules.sheds
+        return self.pool.run(lambda db: self._turns.overflow(db, limit)) if sheds else []
 
     def enlist(self, worker: WorkerRecord) -> None:
         """Record a worker process."""
@@ -348,32 +434,37 @@ class PostgresStore:
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
         """Give the instant when a job can next be claimed."""
-        due, _ = self._next_due(queues)
-        return due
+        return self._next_due(queues)[0]
 
-    def _next_due(self, queues: Sequence[str] | None) -> tuple[Micros | None, Micros]:
-        if queues is None:
-            text = self._sql("next_due", "all_lanes")
-            parameters: dict[str, Any] = {"now": self._given, "limit": 1, "full": []}
-        else:
-            text = self._sql("next_due", "named_lanes")
-            parameters = {"now": self._given, "queues": list(queues), "most": [1] * len(queues)}
-        ((due, now),) = self.pool.run(lambda db: db.execute(text, parameters).fetchall(), writes=False)
-        return due, now
+    def _next_due(self, queues: Sequence[str] | None) -> tuple[Micros | None, Micros, list[str]]:
+        """Give the instant, the time now, and queues of which it is seen besides that they have a job now."""
+        if self._turns.learn():
+            return self.pool.run(lambda db: self._turns.next_due(db, queues))
+        ((due, now),) = self._in_lanes("next_due", queues)
+        return due, now, []
+
+    def _in_lanes(self, statement: str, queues: Sequence[str] | None = None) -> list[Any]:
+        text, names = self._sql(statement, "all_lanes" if queues is None else "named_lanes"), list(queues or ())
+        values = {"now": self._given, "limit": 1, "full": [], "queues": names, "most": [1] * len(names)}
+        return self.pool.run(lambda db: db.execute(text, values).fetchall(), writes=False)
+
+    def due_since(self) -> dict[str, Micros]:
+        """Give since when the longest waiting job of each queue is due."""
+        self._turns.learn()
+        return self.pool.run(self._turns.due_since, writes=False)
 
     def _callable(self) -> tuple[list[str], float | None]:
         """Name the queues that have a job to be claimed; or tell in how many seconds the next one comes due."""
-        due, now = self._next_due(None)
+        due, now, found = self._next_due(None)
         if due is None or due > now:
             return [], None if due is None else (due - now) / 1_000_000
-        text = self._sql("callable", "all_lanes")
-        parameters: dict[str, Any] = {"now": self._given, "limit": 1, "full": []}
-        found = self.pool.run(lambda db: db.execute(text, parameters).fetchall(), writes=False)
-        return [queue for (queue,) in found], None
+        return found or [queue for (queue,) in self._in_lanes("callable")], None
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until called, or until the timeout."""
-        return self._bell.wait(queues, timeout)
+        if called := self._bell.wait(queues, timeout):
+            self._turns.stirred()
+        return called
 
     def wake(self) -> None:
         """Make every `wait` of this store object return now."""
@@ -394,25 +485,16 @@ class PostgresStore:
         self.pool.close()
 
     def _ring(self, moves: Sequence[Move]) -> None:
-        if queues := {move.queue for move in moves if move.verb in _MAKES_CLAIMABLE}:
-            self._bell.ring(queues)
+        queues = {move.queue for move in moves if move.verb in _MAKES_CLAIMABLE or move.ending is not None}
+        queues |= {new.queue for move in moves for _, new in move.children}
+        freed = self._turns.ended({move.queue for move in moves if move.state is not State.RUNNING})
+        self._bell.ring(freed if ALL in freed else queues.union(freed))
 
-    def _sql(self, name: str, lanes: str = "") -> LiteralString:
-        return sql.statement(self._schema, name, lanes)
+    def _sql(self, name: str, part: str = "") -> LiteralString:
+        return sql.statement(self._schema, name, part)
 
     def _all(self, name: str, parameters: dict[str, Any], *, writes: bool = False) -> list[Any]:
         return self.pool.run(lambda db: db.execute(self._sql(name), parameters).fetchall(), writes=writes)
 
-    def _one(self, name: str) -> Any:
-        return self.pool.run(lambda db: db.execute(self._sql(name)).fetchone(), writes=False)
-
     def _do(self, name: str, parameters: dict[str, Any]) -> None:
         self.pool.run(lambda db: db.execute(self._sql(name), parameters))
-
-
-def _wanted(lanes: dict[Lane, Mark], want: Claim) -> list[tuple[Lane, int, Mark]]:
-    """Keep the lanes a claim asks for, with the most it wants of each."""
-    if want.queues is None:
-        return [(lane, want.limit, mark) for lane, mark in lanes.items() if lane.queue not in want.full]
-    room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-    return [(lane, room[lane.queue], mark) for lane, mark in lanes.items() if lane.queue in room]

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 
 from holdfast.domain.errors import BadInput
-from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import Micros
-from holdfast.stores.postgres import rows, sql
+from holdfast.domain.move import Answer, Move
+from holdfast.stores.postgres.carrying import Steps, settle
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, completion
+from holdfast.stores.postgres.settlement import Settlement, completable, completing, completion
 from holdfast.stores.postgres.trouble import translate
 
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -82,21 +82,35 @@ class HandlerTransaction:
     async def asettle(self, move: Move) -> Answer:
         """Asynchronous twin of `settle`."""
         assert self._adb is not None
-        statement = sql.statement(self._pool.address.schema, "complete")
+        schema = self._pool.address.schema
         try:
-            cursor = await self._adb.execute(statement, completion([move], self._now()))
-            done = bool(await cursor.fetchall())
-            if done:
+            answer = Answer.OK if await self._complete(move) else await self._run(settle(schema, move, self._now()))
+            if answer is Answer.OK:
                 await self._block.__aexit__(None, None, None)
                 self._block = None
-                return Answer.OK
-            found = await self._adb.execute(sql.statement(self._pool.address.schema, "read"), {"ids": [move.id]})
-            jobs = [rows.record(row) for row in await found.fetchall()]
         except psycopg.Error as error:
             raise translate(error, self._pool.address, sent=True) from error
         finally:
             await self.arollback()
-        return rows.refusal(jobs[0] if jobs else None, move)
+        return answer
+
+    async def _complete(self, move: Move) -> bool:
+        """Try the statement for the common ending."""
+        assert self._adb is not None
+        if not completable([move]):
+            return False
+        statement = completing(self._pool.address.schema, [move])
+        cursor = await self._adb.execute(statement, completion([move], self._now()))
+        return bool(await cursor.fetchall())
+
+    async def _run(self, steps: Steps[Answer]) -> Answer:
+        assert self._adb is not None
+        try:
+            batch = next(steps)
+            while True:
+                batch = steps.send([await (await self._adb.execute(*each)).fetchall() for each in batch])
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
     def rollback(self) -> None:
         """Undo what was not committed, and give the connection back."""

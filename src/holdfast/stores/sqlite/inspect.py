@@ -1,24 +1,24 @@
 """Looking around in a file: listings for people, and the checks that only the engine can make."""
 
-from collections.abc import Mapping
-
 from holdfast.domain.job import JobRecord, State
 from holdfast.port.store import Finding, Query
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.guests import Connection
+from holdfast.stores.sqlite.sql import SQL
 
 _RARE = 20
 """A state with fewer than one job in this many is listed from its own index instead of by walking the ids."""
+_CLAIMABLE = " UNION ALL ".join(f"SELECT seq FROM job WHERE ready = {ready}" for ready in range(4))  # noqa: S608 - constants
 _INDEXED = {
     State.CREATED: "seq IN (SELECT seq FROM job WHERE state = 'created')",
-    State.QUEUED: "seq IN (SELECT seq FROM job WHERE ready = 1 UNION ALL SELECT seq FROM job WHERE ready = 0)",
-    State.RETRYING: "seq IN (SELECT seq FROM job WHERE ready = 1 UNION ALL SELECT seq FROM job WHERE ready = 0)",
+    State.QUEUED: f"seq IN ({_CLAIMABLE})",
+    State.RETRYING: f"seq IN ({_CLAIMABLE})",
     State.RUNNING: "seq IN (SELECT seq FROM job WHERE state = 'running')",
     State.DEAD: "seq IN (SELECT seq FROM job WHERE state = 'dead')",
 }
 
 
-def find(db: Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord]:
+def find(db: Connection, query: Query) -> list[JobRecord]:
     """List jobs by a filter, newest first."""
     clauses, values = ["TRUE"], []
     wanted = {
@@ -28,6 +28,7 @@ def find(db: Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord
         "tenant": query.tenant,
         "failure_code": query.error_code,
         "key": query.key,
+        "parent": query.parent,
     }
     for column, value in wanted.items():
         if value is not None:
@@ -37,10 +38,12 @@ def find(db: Connection, query: Query, sql: Mapping[str, str]) -> list[JobRecord
         clauses.append("id < ?")
         values.append(query.before)
     order = "id DESC"
-    if query.state in _INDEXED and _is_rare(db, query.state):
+    if query.parent is not None:
+        order = "+id DESC"
+    elif query.state in _INDEXED and _is_rare(db, query.state):
         clauses.append(_INDEXED[query.state])
         order = "+id DESC"
-    text = f"SELECT {sql['columns']} FROM job WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+    text = f"SELECT {SQL['columns']} FROM job WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
     return [rows.record(row) for row in db.execute(text, (*values, query.limit))]
 
 
@@ -51,15 +54,15 @@ def _is_rare(db: Connection, state: State) -> bool:
     return bool(few * _RARE < every)
 
 
-def check(db: Connection, sql: Mapping[str, str]) -> list[Finding]:
-    """Verify the file's integrity, the counters, the claim order's flags and the keys."""
+def check(db: Connection) -> list[Finding]:
+    """Verify the file's integrity, the counters, the claim order's flags, the keys and the accounts."""
     findings = [
         Finding("S4", None, f"The file is damaged: {problem}.")
         for (problem,) in db.execute("PRAGMA integrity_check")
         if problem != "ok"
     ]
-    kept = {(queue, state): jobs for queue, state, jobs in db.execute(sql["counts"])}
-    counted = {(queue, state): jobs for queue, state, jobs in db.execute(sql["recount"])}
+    kept = {(queue, state): jobs for queue, state, jobs in db.execute(SQL["counts"])}
+    counted = {(queue, state): jobs for queue, state, jobs in db.execute(SQL["recount"])}
     findings += [
         Finding("S36", None, f"The counter of {state} jobs in {queue!r} says {says}; there are {are}.")
         for queue, state in sorted(kept.keys() | counted.keys())
@@ -67,10 +70,22 @@ def check(db: Connection, sql: Mapping[str, str]) -> list[Finding]:
     ]
     findings += [
         Finding("S7", None, f"The key {key!r} of tenant {tenant!r} points to a job that is not there.")
-        for tenant, key in db.execute(sql["orphan_keys"])
+        for tenant, key in db.execute(SQL["orphan_keys"])
     ]
     findings += [
         Finding("L3", id_, f"The job is {state} but stands in the wrong place of the claim order.")
-        for id_, state, _ in db.execute(sql["misplaced"])
+        for id_, state, _ in db.execute(SQL["misplaced"])
+    ]
+    return findings + _check_accounts(db)
+
+
+def _check_accounts(db: Connection) -> list[Finding]:
+    findings = [
+        Finding("S28", None, f"The account of tenant {tenant!r} is not the sum of its entries.")
+        for (tenant,) in db.execute(SQL["unbalanced"])
+    ]
+    findings += [
+        Finding("S28", None, f"The account of tenant {tenant!r} sets aside {says} credits; its jobs hold {are}.")
+        for tenant, says, are in db.execute(SQL["unreserved"], (rows.place_in_flow("reserved"),))
     ]
     return findings

@@ -1,19 +1,33 @@
 """Between rows and records: the only place that knows how a JobRecord lies in SQLite."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import from_json
 
 from holdfast.domain import lifecycle
-from holdfast.domain.job import CLAIMABLE, JobRecord, NewJob, State
+from holdfast.domain.job import CLAIMABLE, Flow, JobRecord, NewJob, State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim
+from holdfast.stores.sqlite.guests import Connection
+from holdfast.stores.sqlite.sql import SQL
 
 _STATE = JobRecord._fields.index("state")
 _RETRYABLE = JobRecord._fields.index("failure_retryable")
 _CANCEL = JobRecord._fields.index("cancel_requested")
+_FLOW = JobRecord._fields.index("flow")
+_PARENT = NewJob._fields.index("parent")
+_BARE = tuple(NewJob._field_defaults[name] for name in NewJob._fields[_PARENT:])
+_READY = 19
+"""The place of `ready` among the parameters of `insert`."""
 _STATES = {state.value: state for state in State}
+
+
+def read(db: Connection, id_: str) -> JobRecord | None:
+    """Read a job by its id."""
+    row = db.execute(SQL["read"], (id_,)).fetchone()
+    return None if row is None else record(row)
 
 
 def record(row: Sequence[Any]) -> JobRecord:
@@ -23,6 +37,8 @@ def record(row: Sequence[Any]) -> JobRecord:
     fields[_CANCEL] = bool(fields[_CANCEL])
     if fields[_RETRYABLE] is not None:
         fields[_RETRYABLE] = bool(fields[_RETRYABLE])
+    if fields[_FLOW] is not None:
+        fields[_FLOW] = Flow(*from_json(fields[_FLOW]))
     return JobRecord._make(fields)
 
 
@@ -33,7 +49,8 @@ def claimed(aggregated: str, want: Claim, now: Micros) -> list[JobRecord]:
     return [
         make(
             (*row[:16], running, *row[16:22], *lease, row[22], None, now, None, None, row[23], row[24],
-             None if row[25] is None else bool(row[25]), False, row[26], None)
+             None if row[25] is None else bool(row[25]), False, row[26], None,
+             row[27], row[28], None if row[29] is None else Flow(*row[29]))
         )
         for row in from_json(aggregated)
     ]  # fmt: skip
@@ -50,7 +67,34 @@ def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def is_laden(new: NewJob) -> bool:
+    """Tell whether a new job has anything that most jobs have not: a family, credits, steps."""
+    return new[_PARENT:] != _BARE
+
+
+def laden(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
+    """Give the parameters of `insert_laden`."""
+    job = lifecycle.create(id_, new, now)
+    return *fresh(id_, new, now), job.step_cursor, job.parent, job.code_version, flow_text(job.flow)
+
+
+def laned(id_: str, new: NewJob, now: Micros, lane: str | None) -> tuple[Any, ...]:
+    """Give the parameters of `insert_laned`: a job that is due stands in its lane at once."""
+    row = laden(id_, new, now)
+    return (*row[:_READY], 2, *row[_READY + 1 :], lane) if lane is not None and row[_READY] else (*row, None)
+
+
 def changed(job: JobRecord, now: Micros) -> dict[str, Any]:
     """Give the parameters of `write`."""
     ready = int(job.available_at <= now) if job.state in CLAIMABLE else None
-    return {**job._asdict(), "ready": ready}
+    return {**job._asdict(), "flow": flow_text(job.flow), "ready": ready}
+
+
+def flow_text(flow: Flow | None) -> str | None:
+    """Give the text that a flow is kept as."""
+    return None if flow is None else json.dumps(flow)
+
+
+def place_in_flow(field: str) -> str:
+    """Give the path of a field in the text of a flow."""
+    return f"$[{Flow._fields.index(field)}]"

@@ -3,12 +3,28 @@
 id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at, expires_at,
 steps_total, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, lease_expires_at, claimed_at,
 begun_at, started_at, finished_at, updated_at, purge_at, cause, failure_code, failure_message, failure_retryable, cancel_requested,
-step_cursor, result
+step_cursor, result, parent, code_version, flow
 
 -- name: insert
 INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
                  expires_at, steps_total, state, available_at, updated_at, ready)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_laden
+-- The same for jobs that have more than most.
+INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+                 expires_at, steps_total, state, available_at, updated_at, ready, step_cursor, parent, code_version, flow)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: insert_laned
+-- The same for jobs that may go straight into lanes.
+INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+                 expires_at, steps_total, state, available_at, updated_at, ready, step_cursor, parent, code_version, flow, lane)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: inherit_step
+-- Steps that a job starts out with; they stand before all that it records itself, whose positions are versions.
+INSERT OR IGNORE INTO step SELECT seq, ?2, ?3, ?4, ?5 FROM job WHERE id = ?1
 
 -- name: known
 SELECT json_group_array(id) FROM job WHERE id IN (SELECT value FROM json_each(?1))
@@ -46,10 +62,11 @@ SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
 
 -- name: pick_one
 SELECT seq, queue, state FROM job
-WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2)
+WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2) AND tenant = coalesce(?3, tenant)
 
 -- name: claim
-UPDATE job SET state = 'running', ready = NULL, version = version + 1, attempt = attempt + 1, token = token + 1,
+-- A job keeps its lane if those that run are counted by lanes (?6); else there is an index less to write.
+UPDATE job SET state = 'running', ready = NULL, lane = CASE WHEN ?6 THEN lane END, version = version + 1, attempt = attempt + 1, token = token + 1,
   lease_id = ?2, lease_owner = ?3, lease_expires_at = ?4 + ?5, claimed_at = ?4, begun_at = NULL,
   started_at = coalesce(started_at, ?4), updated_at = ?4
 WHERE seq IN (SELECT value FROM json_each(?1)) AND ready IS NOT NULL
@@ -59,7 +76,7 @@ WHERE seq IN (SELECT value FROM json_each(?1)) AND ready IS NOT NULL
 SELECT json_group_array(json_array(
   id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
   expires_at, steps_total, version, generation, attempt, crashes, available_at, token, started_at,
-  failure_code, failure_message, failure_retryable, step_cursor
+  failure_code, failure_message, failure_retryable, step_cursor, parent, code_version, json(flow)
 )) FROM (
   SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key
 )
@@ -78,14 +95,34 @@ UPDATE job SET state = :state, version = :version, generation = :generation, att
   available_at = :available_at, lease_id = :lease_id, lease_expires_at = :lease_expires_at, begun_at = :begun_at,
   finished_at = :finished_at, updated_at = :updated_at, purge_at = :purge_at, expires_at = :expires_at, cause = :cause,
   failure_code = :failure_code, failure_message = :failure_message, failure_retryable = :failure_retryable,
-  cancel_requested = :cancel_requested, step_cursor = :step_cursor, result = :result, ready = :ready
+  cancel_requested = :cancel_requested, step_cursor = :step_cursor, result = :result, flow = :flow, ready = :ready
 WHERE id = :id AND version = :version - 1
 
 -- name: end_attempt
 INSERT INTO attempt SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM job WHERE id = ?1
 
+-- name: checkpoint
+-- (id, step, result, token, lease id, yields, advance) each.
+UPDATE job SET version = version + 1, step_cursor = step_cursor + mark.advance, crashes = 0, updated_at = ?2
+FROM (
+  SELECT value ->> 0 AS id, value ->> 3 AS token, value ->> 4 AS lease_id, value ->> 5 AS yields, value ->> 6 AS advance FROM json_each(?1)
+) AS mark
+WHERE job.id = mark.id AND job.state = 'running' AND job.token = mark.token AND job.lease_id = mark.lease_id
+  AND NOT (mark.yields AND job.cancel_requested)
+
 -- name: record_step
-INSERT OR IGNORE INTO step SELECT seq, step_cursor, ?2, ?3, ?4 FROM job WHERE id = ?1
+-- (id, step, result) each. A version is used once, and versions grow: they say which step came first.
+INSERT OR IGNORE INTO step
+SELECT job.seq, job.version, mark.value ->> 1, mark.value ->> 2, ?2 FROM json_each(?1) AS mark JOIN job ON job.id = mark.value ->> 0
+
+-- name: recorded
+SELECT 1 FROM step WHERE seq = (SELECT seq FROM job WHERE id = ?1) AND name = ?2
+
+-- name: record_signal
+INSERT INTO signal SELECT seq, version, ?2, ?3, ?4, ?5 FROM job WHERE id = ?1
+
+-- name: signalled
+SELECT 1 FROM signal WHERE seq = (SELECT seq FROM job WHERE id = ?1) AND id = ?2
 
 -- name: heartbeat
 -- (id, token, lease id, begun) each.
@@ -93,6 +130,14 @@ UPDATE job SET version = version + 1, lease_expires_at = ?2 + ?3, updated_at = ?
   begun_at = CASE WHEN beat.begun THEN coalesce(begun_at, ?2) ELSE begun_at END
 FROM (
   SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS lease_id, value ->> 3 AS begun FROM json_each(?1)
+) AS beat
+WHERE job.id = beat.id AND job.state = 'running' AND job.token = beat.token AND job.lease_id = beat.lease_id
+
+-- name: progress
+-- What heartbeats tell of progress, after the beats themselves; ?2 is a plain flow and ?3 the place in it.
+UPDATE job SET flow = json_set(coalesce(flow, ?2), ?3, beat.progress)
+FROM (
+  SELECT value ->> 0 AS id, value ->> 1 AS token, value ->> 2 AS lease_id, value ->> 4 AS progress FROM json_each(?1)
 ) AS beat
 WHERE job.id = beat.id AND job.state = 'running' AND job.token = beat.token AND job.lease_id = beat.lease_id
 
@@ -115,6 +160,12 @@ FROM attempt WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY token
 
 -- name: steps
 SELECT name, result, recorded_at FROM step WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY position
+
+-- name: signals
+SELECT id, name, payload, sent_at FROM signal WHERE seq = (SELECT seq FROM job WHERE id = ?1) ORDER BY position
+
+-- name: open_children
+SELECT value FROM json_each(?1) WHERE EXISTS (SELECT 1 FROM job WHERE parent = value AND finished_at IS NULL)
 
 -- name: tally
 INSERT INTO tally (queue, state, jobs) VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs
@@ -152,6 +203,19 @@ DELETE FROM attempt WHERE seq IN (SELECT value FROM json_each(?1))
 -- name: purge_steps
 DELETE FROM step WHERE seq IN (SELECT value FROM json_each(?1))
 
+-- name: purge_signals
+DELETE FROM signal WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: artifacts
+-- What purged jobs leave outside the store, told by how its reference begins.
+SELECT text FROM (
+  SELECT seq, -2 AS place, 0 AS position, payload AS text FROM job WHERE seq IN (SELECT value FROM json_each(?1))
+  UNION ALL
+  SELECT seq, -1, 0, result FROM job WHERE seq IN (SELECT value FROM json_each(?1))
+  UNION ALL
+  SELECT seq, 0, position, result FROM step WHERE seq IN (SELECT value FROM json_each(?1))
+) WHERE substr(text, 1, length(?2)) = ?2 ORDER BY seq, place, position
+
 -- name: purge
 DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?1))
 
@@ -187,6 +251,23 @@ SELECT min(available_at) FROM (
                  ORDER BY priority DESC, available_at, seq LIMIT 1)
   UNION ALL
   SELECT * FROM (SELECT available_at FROM job WHERE ready = 0 AND queue = ?1 AND (expires_at IS NULL OR expires_at > max(available_at, ?2))
+                 ORDER BY available_at LIMIT 1)
+)
+
+-- name: due_since
+-- The first of each priority, found by leaping from one priority to the next along the index; and the first that nobody has promoted yet.
+WITH RECURSIVE lane (priority) AS (
+  SELECT * FROM (SELECT priority FROM job WHERE ready = 1 AND queue = ?1 ORDER BY priority DESC LIMIT 1)
+  UNION ALL
+  SELECT (SELECT priority FROM job WHERE ready = 1 AND queue = ?1 AND priority < lane.priority ORDER BY priority DESC LIMIT 1)
+  FROM lane WHERE lane.priority IS NOT NULL
+)
+SELECT min(available_at) FROM (
+  SELECT (SELECT available_at FROM job WHERE ready = 1 AND queue = ?1 AND priority = lane.priority AND (expires_at IS NULL OR expires_at > ?2)
+          ORDER BY available_at LIMIT 1) AS available_at
+  FROM lane WHERE lane.priority IS NOT NULL
+  UNION ALL
+  SELECT * FROM (SELECT available_at FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2)
                  ORDER BY available_at LIMIT 1)
 )
 

@@ -1,68 +1,84 @@
 """The SQLite store: every write in one `BEGIN IMMEDIATE` transaction on one writing connection, reads on another.
 
-Claim, complete and heartbeat act on whole batches in single statements; every other move is read, checked and applied
-by the lifecycle's own
-functions inside the transaction. Batches travel as JSON: one statement and one row per batch, because each crossing
-gives up the interpreter
-lock and a busy handler thread may keep it for milliseconds.
+Claim, complete, checkpoint and heartbeat act on whole batches in single statements. Batches travel as JSON: one
+statement and one row per batch, because each crossing gives up the interpreter lock and a busy handler thread may keep
+it for milliseconds. How jobs are stored is in `insertion`, how moves are written in `settlement`, and what is kept
+beside the jobs in `books`.
 """
 
 import json
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from holdfast.domain import lifecycle
+from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, KeyConflict, StoreError
-from holdfast.domain.job import AttemptRecord, JobRecord, NewJob, State, StepRecord
-from holdfast.domain.lifecycle import Answer, Move, Verb
+from holdfast.domain.excess import Excess
+from holdfast.domain.gates import Standing
+from holdfast.domain.job import (
+    PLAIN,
+    Account,
+    AttemptRecord,
+    CreditEntry,
+    JobRecord,
+    NewJob,
+    SignalRecord,
+    State,
+    StepRecord,
+)
 from holdfast.domain.moments import Micros
+from holdfast.domain.move import Answer, Move, refusal
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import (
     Beat,
     Capabilities,
     Claim,
+    EventRecord,
     Finding,
     Inserted,
     InsertGroup,
+    Page,
+    Parcel,
+    Purged,
     Query,
-    Transaction,
+    Refusal,
+    ScheduleRecord,
     WorkerRecord,
 )
-from holdfast.stores import statements
+from holdfast.port.transaction import Transaction
+from holdfast.stores.sqlite import adoption, books, guests, insertion, inspect, rows, tally
 from holdfast.stores.sqlite import connection as files
-from holdfast.stores.sqlite import guests, inspect, rows
 from holdfast.stores.sqlite.bell import Bell
+from holdfast.stores.sqlite.claiming import claim
 from holdfast.stores.sqlite.file import OpenFile
-from holdfast.stores.sqlite.guests import Connection, OwnConnection
+from holdfast.stores.sqlite.guests import OwnConnection
+from holdfast.stores.sqlite.pages import list_pages, read_page, write_page
+from holdfast.stores.sqlite.settlement import Settlement
+from holdfast.stores.sqlite.sql import SQL
+from holdfast.stores.sqlite.tally import Deltas
+from holdfast.stores.sqlite.turns import Turns
 
-_RAW = statements.load("holdfast.stores.sqlite", "statements.sql")
-SQL = {name: text.replace("{columns}", _RAW["columns"]) for name, text in _RAW.items()}
-
-_QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
-Deltas = defaultdict[tuple[str, State], int]
-_ONE_STATEMENT = 32
-"""Up to so many jobs are inserted by one statement, which needs no savepoint and gives up the interpreter once."""
-_MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL})
-"""After these, somebody who waits may have something to do (or, for a cancellation, to stop)."""
+_PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
 
 
 class SqliteStore:
     """Jobs in one file."""
 
-    capabilities = Capabilities(durable=True, shared=True, caller_transactions=True, backup=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, caller_transactions=True, backup=True, fair=True, limits=True
+    )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
         self.path = files.path_of(url)
         self._clock = clock or SystemClock()
         self.file = OpenFile(self.path)
+        self._turns = Turns()
         self._bells = {self.file.pid: Bell(self.path)}
 
     @property
@@ -77,15 +93,20 @@ class SqliteStore:
         """Give the machine's time, which every process on the file shares."""
         return self._clock.now()
 
-    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | KeyConflict]:
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all."""
-        if 0 < len(groups) <= _ONE_STATEMENT and all(len(group) == 1 and group[0][1].key is None for group in groups):
+        rules = self._turns.glance(self.file.read())
+        ruled = rules is None or (bool(rules) and any(rules.laned(new.queue) for group in groups for _, new in group))
+        few = 0 < len(groups) <= insertion.ONE_STATEMENT and not ruled
+        if few and all(len(group) == 1 and insertion.plain(group[0][1]) for group in groups):
             return self._insert_few([group[0] for group in groups])
         deltas: Deltas = defaultdict(int)
-        with self.file.write() as db:
-            now = self.now()
-            answers = self._insert_groups(db, groups, now, deltas)
-            _tally(db, deltas)
+        with self._ruled() as db:
+            place = self._turns.places(db) if ruled else None
+            answers = insertion.store_groups(db, groups, self.now(), deltas, place)
+            tally.change(db, deltas)
+            if ruled:
+                self._turns.stored(db, {queue for queue, _ in deltas})
         self._bell.ring({queue for queue, _ in deltas})
         return answers
 
@@ -93,103 +114,32 @@ class SqliteStore:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
         with guests.welcome(connection, self.path) as db:
             deltas: Deltas = defaultdict(int)
-            answer = self._insert_group(db, group, self.now(), deltas)
-            if isinstance(answer, KeyConflict):
+            answer = insertion.store_group(db, group, self.now(), deltas)
+            if isinstance(answer, Exception):
                 raise answer
-            _tally(db, deltas)
+            tally.change(db, deltas)
             return answer
 
     async def ainsert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Asynchronous twin of `insert_on`."""
         return self.insert_on(connection, group)
 
-    def _insert_few(self, jobs: InsertGroup) -> list[list[Inserted] | KeyConflict]:
-        """Store a few callers' jobs that have no key, each a group of its own: the common call, in one statement."""
+    def _insert_few(self, jobs: InsertGroup) -> list[list[Inserted] | Refusal]:
+        """Store a few callers' plain jobs, each a group of its own: the common call, in one statement."""
         now = self.now()
-        values = [value for id_, new in jobs for value in rows.fresh(id_, new, now)]
         try:
-            self.file.write().at_once(_entry(len(jobs)), values)
+            self.file.write().at_once(*insertion.enter(jobs, now))
         except apsw.ConstraintError:  # asked again, and some are there already: look closer
             return [self._insert_again(job) for job in jobs]
         self._bell.ring({new.queue for _, new in jobs})
         return [[Inserted(id_, new, now)] for id_, new in jobs]
 
-    def _insert_again(self, job: tuple[str, NewJob]) -> list[Inserted]:
+    def _insert_again(self, job: tuple[str, NewJob]) -> list[Inserted] | Refusal:
         deltas: Deltas = defaultdict(int)
         with self.file.write() as db:
-            answers = self._insert_group(db, [job], self.now(), deltas)
-            _tally(db, deltas)
-        assert isinstance(answers, list)
+            answers = insertion.store_group(db, [job], self.now(), deltas)
+            tally.change(db, deltas)
         return answers
-
-    def _insert_groups(
-        self, db: Connection, groups: Sequence[InsertGroup], now: Micros, deltas: Deltas
-    ) -> list[list[Inserted] | KeyConflict]:
-        """Store groups one by one; or, if no key could refuse one of them, all in one go."""
-        if len(groups) == 1 or any(new.key is not None for group in groups for _, new in group):
-            return [self._insert_group(db, group, now, deltas) for group in groups]
-        answers = self._insert_group(db, [one for group in groups for one in group], now, deltas)
-        assert isinstance(answers, list)
-        each = iter(answers)
-        return [list(islice(each, len(group))) for group in groups]
-
-    def _insert_group(
-        self, db: Connection, group: InsertGroup, now: Micros, deltas: Deltas
-    ) -> list[Inserted] | KeyConflict:
-        """Store a group as if it were new; if an id of it is there already, the group is asked again: look closer."""
-        several = len(group) > _ONE_STATEMENT
-        if several:
-            db.execute("SAVEPOINT insertion")
-        try:
-            answers = self._store_group(db, group, set(), now, deltas)
-        except apsw.ConstraintError:
-            if several:
-                db.execute("ROLLBACK TO insertion")
-            answers = self._store_group(db, group, self._known(db, group), now, deltas)
-        if several:
-            db.execute("RELEASE insertion")
-        return answers
-
-    def _store_group(
-        self, db: Connection, group: InsertGroup, known: set[str], now: Micros, deltas: Deltas
-    ) -> list[Inserted] | KeyConflict:
-        stored: list[tuple[Any, ...]] = []
-        answers: list[Inserted] = []
-        keys: dict[tuple[str, str], JobRecord] = {}
-        lifetimes: list[tuple[str, str, Micros | None, str]] = []
-        for id_, new in group:
-            if id_ in known:
-                answers.append(Inserted(id_, new, now, _read(db, id_)))
-                continue
-            known.add(id_)
-            if new.key is not None:
-                owner = keys.get((new.tenant, new.key)) or self._key_owner(db, new.tenant, new.key, now)
-                if owner:
-                    if not lifecycle.same_request(owner, new):
-                        return lifecycle.key_conflict(new, owner)
-                    answers.append(Inserted(id_, new, now, owner, duplicate=owner.id != id_))
-                    continue
-                keys[new.tenant, new.key] = lifecycle.create(id_, new, now)
-                lifetimes.append((new.tenant, new.key, None if new.key_ttl is None else now + new.key_ttl, id_))
-            stored.append(rows.fresh(id_, new, now))
-            answers.append(Inserted(id_, new, now))
-        if len(stored) > _ONE_STATEMENT:
-            db.executemany(SQL["insert"], stored)
-        elif stored:
-            db.execute(_insert_statement(len(stored)), [value for row in stored for value in row])
-        if lifetimes:
-            db.executemany(SQL["take_key"], lifetimes)
-        for row in stored:
-            deltas[row[_QUEUE], row[_STATE]] += 1
-        return answers
-
-    def _known(self, db: Connection, group: InsertGroup) -> set[str]:
-        """Find the ids of a group that are stored already."""
-        return set(json.loads(db.execute(SQL["known"], (json.dumps([id_ for id_, _ in group]),)).fetchone()[0]))
-
-    def _key_owner(self, db: Connection, tenant: str, key: str, now: Micros) -> JobRecord | None:
-        owner = db.execute(SQL["key_owner"], (tenant, key, now)).fetchone()
-        return None if owner is None else _read(db, owner[0])
 
     def transaction(self) -> Transaction:
         """Refuse: one writer at a time cannot be kept waiting by a handler."""
@@ -209,113 +159,40 @@ class SqliteStore:
         return self._exchange(moves, want)
 
     def _exchange(self, moves: Sequence[Move], want: Claim | None) -> tuple[list[Answer], list[JobRecord]]:
-        deltas: Deltas = defaultdict(int)
-        with self.file.write() as db:
-            now = self.now()
-            answers = self._commit(db, moves, now, deltas) if moves else []
-            _tally(db, deltas)
-            claimed = self._claim(db, want, now) if want else []
-        if rung := {move.queue for move in moves if move.verb in _MAKES_CLAIMABLE}:
-            self._bell.ring(rung)
+        ringing: Collection[str] | None = ()
+        with self._ruled() as db:
+            now, turns = self.now(), self._turns
+            paused = turns.look(db) if want else frozenset()
+            settlement = Settlement(db, now)
+            answers = settlement.settle(moves) if moves else []
+            tally.change(db, settlement.deltas)
+            if turns.rules if want else turns.refresh(db):
+                ringing = turns.ended(db, settlement.ended())
+            claimed = claim(db, want, now, paused, turns) if want else []
+        if ringing is None or ringing or settlement.rung:
+            self._bell.ring(None if ringing is None else {*settlement.rung, *ringing})
         return answers, claimed
 
-    def _claim(self, db: OwnConnection, want: Claim, now: Micros) -> list[JobRecord]:
-        seqs, picked = self._pick(db, want, now)
-        if not picked:
-            return []
-        db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease))
-        deltas: Deltas = defaultdict(int)
-        for (queue, state), jobs in picked.items():
-            deltas[queue, state] -= jobs
-            deltas[queue, State.RUNNING] += jobs
-        _tally(db, deltas)
-        return rows.claimed(db.execute(SQL["claimed"], (seqs,)).get, want, now)
-
-    def _pick(self, db: OwnConnection, want: Claim, now: Micros) -> tuple[str, dict[tuple[str, State], int]]:
-        """Choose the jobs to claim; give their seqs as JSON, and their number by queue and state."""
-        paused = {queue for (queue,) in db.execute(SQL["paused"])}
-        if want.id is not None:
-            row = db.execute(SQL["pick_one"], (want.id, now)).fetchone()
-            if row is None or row[1] in paused:
-                return "[]", {}
-            return f"[{row[0]}]", {(row[1], State(row[2])): 1}
-        if want.queues is None:
-            room = {queue: want.limit for (queue,) in db.execute(SQL["waiting_queues"]) if queue not in want.full}
-        else:
-            room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-        room = {queue: most for queue, most in room.items() if queue not in paused}
-        for queue in room:
-            db.execute(SQL["promote"], (queue, now))
-        if len(room) == 1:
-            ((queue, most),) = room.items()
-            seqs, jobs, retrying = db.execute(SQL["pick"], (queue, now, most)).fetchone()
-            return seqs, {(queue, State.QUEUED): jobs - retrying, (queue, State.RETRYING): retrying} if jobs else {}
-        return self._pick_across(db, room, want.limit, now)
-
-    def _pick_across(
-        self, db: OwnConnection, room: dict[str, int], limit: int, now: Micros
-    ) -> tuple[str, dict[tuple[str, State], int]]:
-        """Choose among several queues by one order."""
-        found = [
-            (-priority, available_at, seq, queue, state)
-            for queue, most in room.items()
-            for seq, priority, available_at, state in json.loads(
-                db.execute(SQL["pick_ranked"], (queue, now, most)).fetchone()[0]
-            )
-        ]
-        best = sorted(found)[:limit]
-        picked = Counter((queue, State(state)) for _, _, _, queue, state in best)
-        return json.dumps([seq for _, _, seq, _, _ in best]), picked
-
-    def _commit(self, db: OwnConnection, moves: Sequence[Move], now: Micros, deltas: Deltas) -> list[Answer]:
-        completes = [move for move in moves if move.verb is Verb.COMPLETE]
-        in_any_order = len(completes) == len(moves) or len({move.id for move in moves}) == len(moves)
-        if completes and in_any_order and self._complete(db, completes, now):
-            for move in completes:
-                deltas[move.queue, State.SUCCEEDED] += 1
-                deltas[move.queue, State.RUNNING] -= 1
-            if len(completes) == len(moves):
-                return [Answer.OK] * len(moves)
-            return [Answer.OK if move.verb is Verb.COMPLETE else self._write(db, move, now, deltas) for move in moves]
-        return [self._write(db, move, now, deltas) for move in moves]
-
-    def _complete(self, db: OwnConnection, moves: list[Move], now: Micros) -> bool:
-        """Complete a whole batch, or nothing: one refused move sends the batch to be written move by move."""
-        leases: dict[tuple[Any, ...], dict[str, str | None]] = {}
-        for move in moves:
-            leases.setdefault((*move.guard, move.purge_after), {})[move.id] = move.result
-        done = 0
-        db.execute("SAVEPOINT batch")
-        for (token, lease_id, purge_after), results in leases.items():
-            db.execute(SQL["complete"], (json.dumps(results), now, token, lease_id, purge_after))
-            done += db.changes()
-        whole = done == len(moves)
-        db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")
-        return whole
-
-    def _write(self, db: OwnConnection, move: Move, now: Micros, deltas: Deltas) -> Answer:
-        job = _read(db, move.id)
-        if job is None or not lifecycle.holds(job, move):
-            return lifecycle.answer(job, move)
-        if move.verb is Verb.CHECKPOINT:
-            db.execute(SQL["record_step"], (move.id, move.step, move.result, now))
-            if not db.changes():
-                return Answer.OK
-        if ended := lifecycle.ended_attempt(job, move, now):
-            db.execute(SQL["end_attempt"], (move.id, *ended))
-        after = lifecycle.apply(job, move, now)
-        db.execute(SQL["write"], rows.changed(after, now))
-        deltas[job.queue, job.state] -= 1
-        deltas[job.queue, after.state] += 1
-        return Answer.OK
+    @contextmanager
+    def _ruled(self) -> Iterator[OwnConnection]:
+        """Give a write transaction in which turns are taken; if it fails, so does all that was learnt of them."""
+        try:
+            with self.file.write() as db:
+                yield db
+        except BaseException:
+            self._turns.forget()
+            raise
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases."""
         if not beats:
             return []
         batch = json.dumps(beats)
+        news = [beat for beat in beats if beat.progress is not None]
         with self.file.write() as db:
             db.execute(SQL["heartbeat"], (batch, self.now(), lease))
+            if news:
+                db.execute(SQL["progress"], (json.dumps(news), *_PROGRESS))
             found = json.loads(db.execute(SQL["leases"], (batch,)).get)
         return [_still_held(beat, *row) for beat, row in zip(beats, found, strict=True)]
 
@@ -328,12 +205,12 @@ class SqliteStore:
     def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
         """Read jobs by id."""
         with self.file.read() as db:
-            return [_read(db, id_) for id_ in ids]
+            return [rows.read(db, id_) for id_ in ids]
 
     def find(self, query: Query) -> list[JobRecord]:
         """List jobs by a filter, newest first."""
         with self.file.read() as db:
-            return inspect.find(db, query, SQL)
+            return inspect.find(db, query)
 
     def attempts(self, id: str) -> list[AttemptRecord]:  # noqa: A002
         """List the ended attempts of a job."""
@@ -345,10 +222,33 @@ class SqliteStore:
         with self.file.read() as db:
             return [StepRecord(*row) for row in db.execute(SQL["steps"], (id,))]
 
+    def parcels(self, ids: Sequence[str]) -> list[Parcel]:
+        """Read jobs with their whole past."""
+        with self.file.read() as db:
+            return adoption.parcels(db, ids, self.now())
+
+    def adopt(self, parcels: Sequence[Parcel]) -> list[Answer | KeyConflict]:
+        """Store jobs from another store, all in one transaction."""
+        deltas: Deltas = defaultdict(int)
+        with self.file.write() as db:
+            answers = [adoption.adopt(db, parcel, self.now(), deltas) for parcel in parcels]
+            tally.change(db, deltas)
+        return answers
+
     def counts(self) -> dict[tuple[str, State], int]:
         """Read the counters."""
         with self.file.read() as db:
             return {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL["counts"])}
+
+    def signals(self, id: str) -> list[SignalRecord]:  # noqa: A002
+        """List the signals a job was sent."""
+        with self.file.read() as db:
+            return [SignalRecord(*row) for row in db.execute(SQL["signals"], (id,))]
+
+    def open_children(self, parents: Sequence[str]) -> frozenset[str]:
+        """Name those of these jobs that have a child which has not ended."""
+        with self.file.read() as db:
+            return frozenset(parent for (parent,) in db.execute(SQL["open_children"], (json.dumps(list(parents)),)))
 
     def expired(self, limit: int) -> list[JobRecord]:
         """List jobs that time has run out on."""
@@ -364,24 +264,111 @@ class SqliteStore:
                 return []
             return [rows.record(row) for row in db.execute(SQL["unsubmitted"], (self.now() - older_than, limit))]
 
-    def purge(self, limit: int) -> int:
-        """Remove finished jobs whose time is over."""
+    def sweep(self, limit: int) -> int:
+        """Give none: nothing is sent about jobs."""
+        return min(limit, 0)
+
+    def purge(self, limit: int) -> Purged:
+        """Remove finished jobs and pages whose time is over; looking in vain costs a read only."""
         now = self.now()
         with self.file.read() as db:
-            if db.execute(SQL["purgeable"], (now, 1)).get == "[]":
-                return 0
+            if db.execute(SQL["purgeable"], (now, 1)).get == "[]" and db.execute(SQL["page_over"], (now,)).get is None:
+                return Purged(0, [])
         with self.file.write() as db:
             over = db.execute(SQL["purgeable"], (now, limit)).get
             deltas: Deltas = defaultdict(
                 int, {(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))}
             )
+            artifacts = [text for (text,) in db.execute(SQL["artifacts"], (over, codec.ARTIFACT))]
             db.execute(SQL["permit"], (now,))
-            for name in ("purge_keys", "purge_attempts", "purge_steps", "purge"):
+            for name in ("purge_keys", "purge_attempts", "purge_steps", "purge_signals", "purge"):
                 db.execute(SQL[name], (over,))
             gone = int(db.changes())
             db.execute(SQL["permit"], (None,))
-            _tally(db, deltas)
-            return gone
+            tally.change(db, deltas)
+            db.execute(SQL["full_buckets"], (now,))
+            db.execute(SQL["purge_pages"], (now, limit))
+            return Purged(gone, artifacts, int(db.changes()))
+
+    def grant(self, tenant: str, amount: int, id: str) -> Account | None:  # noqa: A002
+        """Add credits to a tenant's account."""
+        with self.file.write() as db:
+            return books.grant(db, tenant, amount, id, self.now())
+
+    def account(self, tenant: str) -> Account | None:
+        """Read a tenant's account."""
+        with self.file.read() as db:
+            return books.account(db, tenant)
+
+    def accounts(self) -> list[Account]:
+        """List all accounts."""
+        with self.file.read() as db:
+            return books.all_accounts(db)
+
+    def entries(self, tenant: str, limit: int) -> list[CreditEntry]:
+        """List the changes of an account, newest first."""
+        with self.file.read() as db:
+            return books.entries(db, tenant, limit)
+
+    def schedules(self) -> list[ScheduleRecord]:
+        """List the stored schedules."""
+        with self.file.read() as db:
+            return books.schedules(db)
+
+    def save_schedule(self, schedule: ScheduleRecord, seen: int | None) -> bool:
+        """Write a schedule that has not changed."""
+        with self.file.write() as db:
+            return books.save_schedule(db, schedule, seen)
+
+    def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule."""
+        return bool(self._execute("remove_schedule", name))
+
+    def pages(self, book: str, after: str | None = None, limit: int = 100, newest: bool = False) -> list[Page]:  # noqa: FBT001, FBT002
+        """List the pages of a book."""
+        with self.file.read() as db:
+            return list_pages(db, (book, after, limit), self.now(), newest=newest)
+
+    def page(self, book: str, name: str) -> Page | None:
+        """Read one page."""
+        with self.file.read() as db:
+            return read_page(db, book, name, self.now())
+
+    def write_page(self, page: Page, seen: int | None) -> bool:
+        """Write a page that has not changed."""
+        self._turns.forget()
+        with self.file.write() as db:
+            return write_page(db, page, seen, self.now())
+
+    def remove_page(self, book: str, name: str) -> bool:
+        """Forget a page."""
+        self._turns.forget()
+        return bool(self._execute("remove_page", book, name, self.now()))
+
+    def events(self, after: int, limit: int) -> list[EventRecord]:
+        """List events from behind a position."""
+        with self.file.read() as db:
+            return books.events(db, after, limit)
+
+    def sinks(self) -> dict[str, int]:
+        """Give the position of each sink."""
+        with self.file.read() as db:
+            return dict(db.execute(SQL["sinks"]).fetchall())
+
+    def reach(self, sink: str, position: int) -> None:
+        """Record how far a sink is."""
+        self._execute("reach", sink, position)
+
+    def remove_sink(self, name: str) -> None:
+        """Forget a sink."""
+        self._execute("remove_sink", name)
+
+    def trim(self, limit: int) -> int:
+        """Remove events that every sink has had; looking in vain costs a read only."""
+        with self.file.read() as db:
+            if db.execute(SQL["told"]).get is None:
+                return 0
+        return self._execute("trim", limit)
 
     def pause(self, queue: str) -> None:
         """Stop claims from a queue."""
@@ -396,6 +383,19 @@ class SqliteStore:
         """Name the paused queues."""
         with self.file.read() as db:
             return frozenset(queue for (queue,) in db.execute(SQL["paused"]))
+
+    def standing(self, queue: str) -> Standing:
+        """Say what is in use of the limits of a queue."""
+        with self.file.read() as db:
+            return self._turns.standing(db, queue, self.now())
+
+    def overflow(self, limit: int) -> list[Excess]:
+        """List jobs beyond full limits; where there are none of that kind, this costs nothing."""
+        rules = self._turns.glance(self.file.read())
+        if rules is not None and not rules.sheds:
+            return []
+        with self._ruled() as db:
+            return self._turns.overflow(db, self.now(), limit)
 
     def enlist(self, worker: WorkerRecord) -> None:
         """Record a worker process."""
@@ -426,10 +426,24 @@ class SqliteStore:
         """Give the instant when a job can next be claimed."""
         now = self.now()
         with self.file.read() as db:
-            paused = {queue for (queue,) in db.execute(SQL["paused"])}
+            paused = self._turns.known(db)
             names = [queue for (queue,) in db.execute(SQL["waiting_queues"]) if queues is None or queue in queues]
-            due = [db.execute(SQL["next_due"], (queue, now)).get for queue in names if queue not in paused]
+            plain = [] if paused is None else [queue for queue in names if self._turns.plain([queue])]
+            due = [db.execute(SQL["next_due"], (queue, now)).get for queue in plain if queue not in (paused or ())]
+        if len(plain) < len(names):
+            with self._ruled() as db:
+                held = {*self._turns.look(db), *plain}
+                due += [self._turns.next_at(db, queue, now) for queue in names if queue not in held]
         return min((max(now, at) for at in due if at is not None), default=None)
+
+    def due_since(self) -> dict[str, Micros]:
+        """Give since when the longest waiting job of each queue is due."""
+        now = self.now()
+        with self.file.read() as db:
+            if (paused := self._turns.known(db)) is not None:
+                return self._turns.all_since(db, paused, now)
+        with self._ruled() as db:
+            return self._turns.all_since(db, self._turns.look(db, claims=False), now)
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until rung, or until the timeout."""
@@ -442,7 +456,7 @@ class SqliteStore:
     def check(self) -> Iterator[Finding]:
         """Verify the file's integrity, the counters and the keys."""
         with self.file.read() as db:
-            findings = inspect.check(db, SQL)
+            findings = inspect.check(db)
         yield from findings
 
     def backup(self, path: str) -> None:
@@ -463,36 +477,14 @@ class SqliteStore:
         self._bell.close()
         self.file.close()
 
-    def _execute(self, name: str, *parameters: Any) -> None:
+    def _execute(self, name: str, *parameters: Any) -> int:
+        """Execute one statement; give the number of rows it changed."""
         with self.file.write() as db:
             db.execute(SQL[name], parameters)
-
-
-@cache
-def _entry(jobs: int) -> str:
-    """Give the statement that stores and counts so many jobs at once."""
-    return _insert_statement(jobs).replace("INTO job", "INTO entry", 1)
-
-
-@cache
-def _insert_statement(jobs: int) -> str:
-    """Give the statement that inserts so many jobs at once, which all or none of them survive."""
-    head, _, row = SQL["insert"].partition("VALUES ")
-    return f"{head}VALUES {', '.join([row] * jobs)}"
-
-
-def _read(db: Connection, id_: str) -> JobRecord | None:
-    row = db.execute(SQL["read"], (id_,)).fetchone()
-    return None if row is None else rows.record(row)
-
-
-def _tally(db: Connection, deltas: Deltas) -> None:
-    for (queue, state), change in deltas.items():
-        if change:
-            db.execute(SQL["tally"], (queue, state.value, change))
+            return db.changes()
 
 
 def _still_held(beat: Beat, state: str | None, token: int, lease_id: str | None, cancel: int) -> Answer:
     if state == State.RUNNING and (token, lease_id) == (beat.token, beat.lease_id):
         return Answer.CANCEL_REQUESTED if cancel else Answer.OK
-    return lifecycle.refusal(None if state is None else State(state))
+    return refusal(None if state is None else State(state))

@@ -16,12 +16,71 @@ import pytest
 
 pytest.register_assert_rewrite(
     "holdfast.testing.lab",
-    *(f"{__name__}.{part}" for part in ("insert", "claim", "settle", "guard", "lease", "operate", "observe", "scale")),
+    *(
+        f"{__name__}.{part}"
+        for part in (
+            *(
+                "insert",
+                "unique",
+                "claim",
+                "tenants",
+                "settle",
+                "flow",
+                "signals",
+                "family",
+                "books",
+                "outbox",
+                "timetable",
+                "pages",
+            ),
+            *("guard", "lease", "operate", "observe", "moving", "scale"),
+        )
+    ),
 )
 
-from holdfast.testing.conformance import claim, guard, insert, lease, observe, operate, scale, settle  # noqa: E402 - rewritten first
+from holdfast.testing.conformance import (  # noqa: E402 - rewritten first
+    books,
+    claim,
+    family,
+    flow,
+    flow_control,
+    guard,
+    insert,
+    lease,
+    moving,
+    observe,
+    operate,
+    outbox,
+    pages,
+    scale,
+    settle,
+    signals,
+    tenants,
+    timetable,
+    unique,
+)
 from holdfast.testing.lab import Case, Lab, cases, lab, sentence  # noqa: E402
 
-CASES = cases(insert, claim, settle, guard, lease, operate, observe, scale)
+CASES = cases(
+    insert,
+    unique,
+    claim,
+    tenants,
+    settle,
+    flow,
+    flow_control,
+    signals,
+    family,
+    books,
+    outbox,
+    timetable,
+    pages,
+    guard,
+    lease,
+    operate,
+    observe,
+    moving,
+    scale,
+)
 
 __all__ = ["CASES", "Case", "Lab", "lab", "sentence"]

@@ -4,8 +4,8 @@
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import State
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import HOUR, SECOND
+from holdfast.domain.move import Answer
 from holdfast.testing.lab import DELAY, FLAKY, LEASE, RETENTION, Lab
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from itertools import chain
 
-from holdfast.domain import lifecycle
+from holdfast.domain import lifecycle, moving
 from holdfast.domain.errors import IllegalMove
-from holdfast.domain.job import TERMINAL, JobRecord, State
-from holdfast.domain.lifecycle import Answer, Held, Move, Seen, Verb
+from holdfast.domain.job import MOVING, TERMINAL, Flow, JobRecord, State
 from holdfast.domain.moments import DAY, SECOND
+from holdfast.domain.move import Answer, Held, Move, Seen, Verb
 from holdfast.testing.lab import FLAKY, HOPELESS, LEASE, RETENTION, Lab
 
 _Decide = Callable[[JobRecord], Move]
@@ -22,6 +22,8 @@ _HELD: dict[str, _Decide] = {
     "fail for good": lambda job: lifecycle.fail(job, HOPELESS, draw=0, retention=RETENTION),
     "release": lifecycle.release,
     "snooze": lambda job: lifecycle.snooze(job, SECOND),
+    "snooze for a signal": lambda job: lifecycle.suspend(job, "~wait", None, awaits="go"),
+    "undo": lambda job: lifecycle.undo(job._replace(flow=Flow(ending="cancelled")), RETENTION),
     "settle cancel": lambda job: lifecycle.settle_cancel(job, RETENTION),
 }
 _SEEN: dict[str, _Decide] = {
@@ -29,7 +31,16 @@ _SEEN: dict[str, _Decide] = {
     "reap": lambda job: lifecycle.reap(job, _FAR, RETENTION),
     "cancel": lambda job: lifecycle.cancel(job, RETENTION),
     "redrive": lifecycle.redrive,
+    "signal": lambda job: lifecycle.signal(job, "s-1", "go", None),
+    "postpone": lambda job: lifecycle.postpone(job, SECOND),
+    "hold": lambda job: moving.hold(job, "here", "there"),
+    "leave": lambda job: moving.leave(_moving(job), "there", DAY),
+    "arrive": lambda job: moving.arrive(_moving(job), moving.Note("here", "there", {"state": job.state, "flow": None})),
 }
+
+
+def _moving(job: JobRecord) -> JobRecord:
+    return job._replace(flow=Flow(ending=MOVING))
 
 
 def a_holder_s_move_is_refused_after_the_next_claim(lab: Lab) -> None:
@@ -170,7 +181,7 @@ def _try(lab: Lab, verb: Verb, old: JobRecord) -> None:
             assert lab.beat(old, begun=True) is Answer.NO_OP_TERMINAL
             assert lab.store.abandon("ada") == 0
         case Verb.PURGE:
-            assert lab.store.purge(5) == 0
+            assert lab.store.purge(5).jobs == 0
         case _:
             decisions = [decide for name, decide in (_HELD | _SEEN).items() if name.startswith(verb) or verb in name]
             assert decisions, verb

@@ -101,7 +101,7 @@ def the_same_key_of_another_tenant_is_another_key(lab: Lab) -> None:
 def a_key_is_free_once_its_job_is_purged(lab: Lab) -> None:
     first = lab.in_state(State.SUCCEEDED, key="k")
     lab.clock.advance(microseconds=RETENTION.succeeded)
-    assert lab.store.purge(10) == 1
+    assert lab.store.purge(10).jobs == 1
     [again] = lab.accepted([lab.new(key="k", payload='"else"')])
     assert not again.duplicate
     assert again.job.id != first.id
@@ -122,7 +122,7 @@ def purging_a_key_s_former_job_leaves_the_key_to_its_owner(lab: Lab) -> None:
     lab.clock.advance(microseconds=HOUR)
     owner = lab.job(key="k", delay=90 * DAY)
     lab.clock.advance(microseconds=RETENTION.succeeded)
-    assert lab.store.purge(10) == 1
+    assert lab.store.purge(10).jobs == 1
     assert lab.accepted([lab.new(key="k")])[0] == Stored(owner, duplicate=True)
 
 

@@ -4,8 +4,8 @@
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Cause, State
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Answer
 from holdfast.port.store import Beat
 from holdfast.testing.lab import DELAY, FLAKY, LEASE, RETENTION, Lab
 

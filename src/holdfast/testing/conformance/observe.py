@@ -101,9 +101,9 @@ def counts_equal_a_recount_after_every_kind_of_change(lab: Lab) -> None:
     lab.done(lifecycle.redrive(lab.store.find(Query(state=State.DEAD))[0]))
     _recounted(lab)
     lab.clock.advance(microseconds=RETENTION.dead)
-    assert lab.store.purge(2) == 2
+    assert lab.store.purge(2).jobs == 2
     _recounted(lab)
-    assert lab.store.purge(1_000) > 2
+    assert lab.store.purge(1_000).jobs > 2
     _recounted(lab)
     assert list(lab.store.check()) == []
 
@@ -174,6 +174,24 @@ def next_due_is_when_the_next_claim_can_succeed(lab: Lab) -> None:
     assert lab.store.next_due(None) == now + 9 * SECOND
 
 
+def due_since_is_when_the_longest_waiting_job_of_each_queue_came_due(lab: Lab) -> None:
+    now = lab.clock.now()
+    assert lab.store.due_since() == {}
+    lab.job(queue="web", delay=3 * SECOND)
+    urgent = lab.job(queue="mail", priority=5, delay=2 * SECOND)
+    lab.job(queue="mail", delay=1 * SECOND)
+    lab.job(queue="later", delay=MINUTE)
+    lab.job(queue="gone", expires_after=2 * SECOND)
+    assert lab.store.due_since() == {"gone": now}
+    lab.clock.advance(seconds=5)
+    due = {"web": now + 3 * SECOND, "mail": now + 1 * SECOND}
+    assert lab.store.due_since() == due, "what is not due, or can no longer be claimed, is left out"
+    lab.take(urgent)
+    assert lab.store.due_since() == due, "whichever went, the other has waited longest"
+    lab.store.pause("web")
+    assert lab.store.due_since() == {"mail": now + 1 * SECOND}
+
+
 def next_due_counts_retries_and_leaves_out_what_expired(lab: Lab) -> None:
     failed = lab.in_state(State.RETRYING)
     assert lab.store.next_due(None) == lab.clock.now() + DELAY
@@ -192,6 +210,24 @@ def waiting_ends_when_a_job_is_given_back(lab: Lab) -> None:
     lab.jobs(_TRIES, queue="mail")
     held = lab.claim(_TRIES)
     _woken(lab.store, lambda: lab.other.commit([lifecycle.release(held.pop())]))
+
+
+def waiting_ends_when_a_signal_wakes_a_job(lab: Lab) -> None:
+    lab.jobs(_TRIES, queue="mail")
+    waiting = [lab.done(lifecycle.suspend(job, "~wait", None, awaits="go")) for job in lab.claim(_TRIES)]
+    _woken(lab.store, lambda: lab.other.commit([lifecycle.signal(waiting.pop(), "s-1", "go", None)]))
+
+
+def waiting_ends_when_a_child_is_spawned(lab: Lab) -> None:
+    lab.jobs(_TRIES, queue="web")
+    held = lab.claim(_TRIES)
+
+    def spawn() -> None:
+        job = held.pop()
+        child = (lab.ids.take(1)[0], lab.new(queue="mail", parent=job.id))
+        lab.other.commit([lifecycle.suspend(job, "~gather", None, awaits="children", children=(child,))])
+
+    _woken(lab.store, spawn)
 
 
 def waiting_ends_when_a_queue_is_resumed(lab: Lab) -> None:

@@ -7,8 +7,8 @@ import pytest
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import IllegalMove
 from holdfast.domain.job import CLAIMABLE, TERMINAL, WAITING, Retention, State
-from holdfast.domain.lifecycle import Answer
 from holdfast.domain.moments import DAY, HOUR, SECOND
+from holdfast.domain.move import Answer
 from holdfast.testing.lab import FLAKY, HOPELESS, RETENTION, Lab, Stored
 
 
@@ -63,7 +63,7 @@ def a_redrive_opens_a_new_generation(lab: Lab) -> None:
     assert len(lab.store.attempts(job.id)) == 1
     assert len(lab.store.steps(job.id)) == 1
     lab.clock.advance(microseconds=RETENTION.dead)
-    assert lab.store.purge(5) == 0
+    assert lab.store.purge(5).jobs == 0
     assert lab.take(again).attempt == 1
 
 
@@ -91,15 +91,15 @@ def a_redriven_job_keeps_its_key(lab: Lab) -> None:
 def purge_waits_out_the_retention_of_each_end(lab: Lab) -> None:
     ended = {state: lab.in_state(state) for state in TERMINAL}
     lab.clock.advance(microseconds=RETENTION.succeeded - 1)
-    assert lab.store.purge(10) == 0
+    assert lab.store.purge(10).jobs == 0
     lab.clock.advance(microseconds=1)
-    assert lab.store.purge(10) == 2
+    assert lab.store.purge(10).jobs == 2
     assert lab.store.read([ended[State.SUCCEEDED].id, ended[State.CANCELLED].id]) == [None, None]
     assert lab.read(ended[State.DEAD]) == ended[State.DEAD]
     lab.clock.advance(microseconds=RETENTION.dead - RETENTION.succeeded - 1)
-    assert lab.store.purge(10) == 0
+    assert lab.store.purge(10).jobs == 0
     lab.clock.advance(microseconds=1)
-    assert lab.store.purge(10) == 1
+    assert lab.store.purge(10).jobs == 1
     assert lab.counts() == {}
 
 
@@ -110,7 +110,7 @@ def purge_follows_the_retention_each_move_was_given(lab: Lab) -> None:
     lab.done(lifecycle.fail(lab.running(), HOPELESS, draw=0, retention=brief))
     purged = []
     for _ in range(4):
-        purged.append(lab.store.purge(10))
+        purged.append(lab.store.purge(10).jobs)
         lab.clock.advance(seconds=1)
     assert purged == [0, 1, 1, 1]
 
@@ -120,8 +120,8 @@ def purge_takes_everything_of_a_job_with_it(lab: Lab) -> None:
     lab.done(lifecycle.checkpoint(job, "fetch", "1"))
     ended = lab.done(lifecycle.fail(job, HOPELESS, draw=0, retention=RETENTION))
     lab.clock.advance(microseconds=RETENTION.dead)
-    assert lab.store.purge(10) == 1
-    assert lab.held(job.id) == (None, (), ())
+    assert lab.store.purge(10).jobs == 1
+    assert lab.held(job.id) == (None, (), (), ())
     assert lab.answer(lifecycle.redrive(ended)) is Answer.ABSENT
     assert lab.beat(job) is Answer.ABSENT
     assert not lab.accepted([lab.new(key="k")])[0].duplicate
@@ -131,13 +131,13 @@ def purge_removes_no_more_than_asked_for(lab: Lab) -> None:
     lab.jobs(5)
     lab.store.commit([lifecycle.complete(job, None, RETENTION) for job in lab.claim(5)])
     lab.clock.advance(microseconds=RETENTION.succeeded)
-    assert [lab.store.purge(2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [lab.store.purge(2).jobs for _ in range(4)] == [2, 2, 1, 0]
 
 
 def purge_never_touches_what_may_still_move(lab: Lab) -> None:
     alive = [lab.in_state(state) for state in (*CLAIMABLE, State.RUNNING, State.CREATED)]
     lab.clock.advance(microseconds=10_000 * DAY)
-    assert lab.store.purge(100) == 0
+    assert lab.store.purge(100).jobs == 0
     assert [lab.read(job) for job in alive] == alive
 
 

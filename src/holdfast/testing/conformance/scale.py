@@ -1,17 +1,18 @@
 """Keeping everything: any payload, large batches, and what was acknowledged before a restart."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from holdfast.domain import lifecycle
+from holdfast.domain import events, lifecycle
 from holdfast.domain.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.job import Failure, State
-from holdfast.domain.lifecycle import Answer, Held
+from holdfast.domain.job import Failure, Flow, State
 from holdfast.domain.moments import MINUTE
-from holdfast.port.store import Beat, Query
-from holdfast.testing.lab import LEASE, RETENTION, Lab
+from holdfast.domain.move import Answer, Held
+from holdfast.port.store import Beat, Query, ScheduleRecord
+from holdfast.testing.lab import LEASE, RETENTION, Lab, Stored
 
 _TEXTS = [
     "null",
@@ -83,7 +84,8 @@ def thousands_of_jobs_go_through_in_large_batches(lab: Lab) -> None:
     read = lab.store.read([job.id for job in claimed])
     assert [job and job.result for job in read] == [f"{n}" if n % 10 else None for n in range(2_000)]
     lab.clock.advance(microseconds=RETENTION.succeeded)
-    assert (len(lab.store.expired(5_000)), lab.store.purge(1_500), lab.store.purge(1_500)) == (200, 1_500, 300)
+    assert len(lab.store.expired(5_000)) == 200  # noqa: PLR2004
+    assert (lab.store.purge(1_500).jobs, lab.store.purge(1_500).jobs) == (1_500, 300)
 
 
 def what_was_acknowledged_is_there_after_a_restart(lab: Lab) -> None:
@@ -106,6 +108,34 @@ def what_was_acknowledged_is_there_after_a_restart(lab: Lab) -> None:
     assert again.paused() == {"mail"}
     assert not again.lead("upkeep", "bob", MINUTE)
     assert list(again.check()) == []
+
+
+def what_workflows_keep_is_there_after_a_restart(lab: Lab) -> None:
+    lab.need("durable")
+    lab.store.grant("acme", 20, "g-1")
+    job = lab.running(tenant="acme", credits=4, code_version=2, steps=(("fetch", "1"),), key="k", unique="active")
+    lab.beat(job, progress="[0.5,null]")
+    move = lifecycle.checkpoint(lab.read(job), "charge", "2", undoable=True, spend=3)
+    lab.done(events.told(job, move, public=True))
+    lab.done(lifecycle.signal(lab.read(job), "s-1", "go", '"ü"'))
+    child = (lab.ids.take(1)[0], lab.new(tenant="acme", parent=job.id, credits=2))
+    wait = lifecycle.suspend(lab.read(job), "~wait", None, awaits="children", heard=1, children=(child,))
+    parent = lab.done(wait)
+    lab.store.save_schedule(ScheduleRecord("daily", "{}", 5, 3, paused=True), None)
+    lab.store.reach("hook", 1)
+    kept, books = lab.held(job.id), lab.books()
+    lab.store.close()
+    again = replace(lab, store=lab.reopen())
+    assert (again.held(job.id), again.books()) == (kept, books)
+    assert again.store.read([child[0]]) == [lifecycle.create(child[0], child[1]._replace(reserved=2), lab.clock.now())]
+    assert again.store.schedules() == [ScheduleRecord("daily", "{}", 5, 3, paused=True)]
+    assert again.store.sinks() == {"hook": 1}
+    assert again.store.open_children([job.id]) == {job.id}
+    assert again.store.grant("acme", 20, "g-1") == books.accounts[0]
+    assert again.accepted([lab.new(tenant="acme", key="k", unique="active")]) == [Stored(parent, duplicate=True)]
+    woken = again.done(lifecycle.signal(parent, "s-2", "children", None))
+    assert again.take(woken).flow == (parent.flow or Flow())._replace(signals=2)
+    assert list(again.store.check()) == []
 
 
 def another_object_on_the_same_data_sees_every_change(lab: Lab) -> None:

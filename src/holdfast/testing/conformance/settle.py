@@ -4,8 +4,8 @@
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Cause, Failure, JobRecord, State
-from holdfast.domain.lifecycle import Answer, Move, Verb
 from holdfast.domain.moments import SECOND
+from holdfast.domain.move import Answer, Held, Move, Verb
 from holdfast.testing.lab import DELAY, FLAKY, HOPELESS, LEASE, RETENTION, Lab
 
 
@@ -182,7 +182,7 @@ def a_holder_cannot_settle_differently_the_second_time(lab: Lab) -> None:
 def one_refusal_does_not_disturb_the_rest_of_a_commit(lab: Lab) -> None:
     lab.jobs(4)
     jobs = lab.claim(4)
-    stale = _complete(jobs[1])._replace(guard=lifecycle.Held(99, "not mine"))
+    stale = _complete(jobs[1])._replace(guard=Held(99, "not mine"))
     absent = _complete(jobs[2])._replace(id=lab.ids.take(1)[0])
     moves = [_complete(jobs[0]), stale, absent, _fail_softly(jobs[2]), _complete(jobs[3])]
     assert lab.store.commit(moves) == [Answer.OK, Answer.ALREADY_CLAIMED, Answer.ABSENT, Answer.OK, Answer.OK]

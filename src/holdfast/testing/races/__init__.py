@@ -12,11 +12,14 @@ Each race asserts what must hold whoever comes first: one winner, and a record t
 
 import pytest
 
-pytest.register_assert_rewrite("holdfast.testing.lab", f"{__name__}.workers", f"{__name__}.operators")
+pytest.register_assert_rewrite(
+    "holdfast.testing.lab",
+    *(f"{__name__}.{part}" for part in ("workers", "operators", "workflows", "spenders", "turns")),
+)
 
 from holdfast.testing.lab import Case, Lab, cases, lab, sentence  # noqa: E402 - rewritten first
-from holdfast.testing.races import operators, workers  # noqa: E402
+from holdfast.testing.races import operators, spenders, turns, workers, workflows  # noqa: E402
 
-RACES = cases(workers, operators)
+RACES = cases(workers, operators, workflows, spenders, turns)
 
 __all__ = ["RACES", "Case", "Lab", "lab", "sentence"]

@@ -8,9 +8,9 @@ from functools import partial
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import NewJob, State
-from holdfast.domain.lifecycle import Answer, Move
 from holdfast.domain.moments import MINUTE
-from holdfast.port.store import Claim, Store
+from holdfast.domain.move import Answer, Move
+from holdfast.port.store import Claim, Page, Refusal, Store
 from holdfast.testing.lab import FLAKY, RETENTION, Lab, Stored, stored
 from holdfast.testing.races.start import together
 
@@ -133,7 +133,7 @@ def two_purgers_share_the_work(lab: Lab) -> None:
 
     def drain(store: Store) -> int:
         total = 0
-        while number := store.purge(7):
+        while number := store.purge(7).jobs:
             total += number
         return total
 
@@ -147,7 +147,7 @@ def a_key_survives_the_purge_of_its_former_job(lab: Lab) -> None:
         old = lab.in_state(State.SUCCEEDED, key=key)
         lab.clock.advance(microseconds=RETENTION.succeeded)
         [id_] = lab.ids.take(1)
-        answer, _ = together(partial(_insert, lab.store, id_, lab.new(key=key)), lambda: lab.other.purge(10))
+        answer, _ = together(partial(_insert, lab.store, id_, lab.new(key=key)), lambda: lab.other.purge(10).jobs)
         assert isinstance(answer, Stored)
         assert lab.store.read([old.id]) == [None]
         if answer.duplicate:
@@ -165,6 +165,30 @@ def two_candidates_make_one_leader(lab: Lab) -> None:
             partial(lab.other.lead, "upkeep", f"b{round_}", MINUTE),
         )
         assert sorted(answers) == [False, True]
+        lab.clock.advance(minutes=1)
+
+
+def two_writers_of_one_page_meet_one_refusal(lab: Lab) -> None:
+    seen = None
+    for round_ in range(_ROUNDS):
+        pages = [Page("book", "page", f'"{writer} {round_}"') for writer in "ab"]
+        answers = together(partial(lab.store.write_page, pages[0], seen), partial(lab.other.write_page, pages[1], seen))
+        assert sorted(answers) == [False, True]
+        seen = round_ + 1
+        assert lab.store.page("book", "page") == pages[answers.index(True)]._replace(version=seen)
+
+
+def two_writers_over_an_expired_page_and_a_purge_leave_one_page(lab: Lab) -> None:
+    for round_ in range(_ROUNDS):
+        expires_at = lab.clock.now() + MINUTE
+        pages = [Page("book", "page", f'"{writer} {round_}"', expires_at=expires_at) for writer in "ab"]
+        *answers, _ = together(
+            partial(lab.store.write_page, pages[0], None),
+            partial(lab.other.write_page, pages[1], None),
+            lambda: lab.store.purge(10).pages > 0,
+        )
+        assert sorted(answers) == [False, True]
+        assert lab.store.pages("book") == [pages[answers.index(True)]]
         lab.clock.advance(minutes=1)
 
 
@@ -211,9 +235,9 @@ def counts_are_right_after_a_crowd(lab: Lab) -> None:
     assert list(lab.store.check()) == []
 
 
-def _insert(store: Store, id_: str, new: NewJob) -> Stored | KeyConflict:
+def _insert(store: Store, id_: str, new: NewJob) -> Stored | Refusal:
     [answer] = store.insert([[(id_, new)]])
-    return answer if isinstance(answer, KeyConflict) else stored(answer)[0]
+    return answer if isinstance(answer, Exception) else stored(answer)[0]
 
 
 def _commit(store: Store, move: Move) -> Answer:
@@ -230,4 +254,4 @@ def _took(store: Store, want: Claim) -> bool:
 
 
 def _purged(store: Store) -> bool:
-    return store.purge(10) == 1
+    return store.purge(10).jobs == 1

@@ -5,7 +5,7 @@ from itertools import cycle
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord, State
-from holdfast.domain.lifecycle import Answer, Move
+from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Beat, Store
 from holdfast.testing.lab import FLAKY, LEASE, RETENTION, Lab
 from holdfast.testing.races.start import together

@@ -1,0 +1,134 @@
+"""Flow control on SQLite and PostgreSQL: what turns and limits cost a claim, beside claims without them, and what a
+full limit costs others.
+
+A trip hands in a batch and claims the next, in one transaction, as a worker's does. The two that are compared take
+turns, so that what the machine does meanwhile hits both.
+"""
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.peers.database import fresh
+from holdfast.bench.lines import Line
+from holdfast.domain import lifecycle, limits
+from holdfast.domain.ids import Ids
+from holdfast.domain.job import NewJob, Retention
+from holdfast.domain.limits import Kept, Limit, Rule
+from holdfast.domain.moments import MINUTE, SECOND
+from holdfast.port.store import Claim, Page, Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import SqliteStore
+
+BATCH = 100
+RETENTION = Retention()
+ROOMY = 1_000_000
+Opened = Callable[[], AbstractContextManager[Store]]
+"""Opens an empty store."""
+
+
+class Sizes(NamedTuple):
+    """How much is done."""
+
+    jobs: int = 50_000
+    claimed: int = 10_000
+    behind: int = 1_000_000
+    rounds: int = 5
+
+
+def lines(folder: Path, conninfo: str, tell: Callable[[str], None], *, short: bool) -> Iterator[Line]:
+    """Measure turns at several numbers of tenants, limits that nobody hits, and a full one beside another queue."""
+    sizes = Sizes(20_000, 3_000, 20_000, 3) if short else Sizes()
+
+    @contextmanager
+    def in_file() -> Iterator[Store]:
+        with closing(SqliteStore(f"sqlite:///{folder}/{secrets.token_hex(8)}.db")) as store:
+            yield store
+
+    @contextmanager
+    def in_schema() -> Iterator[Store]:
+        with fresh(conninfo, f"holdfast_bench_{secrets.token_hex(4)}") as url, closing(PostgresStore(url)) as store:
+            yield store
+
+    for engine, opened in (("SQLite", in_file), ("PostgreSQL", in_schema)):
+        for line in _measured(opened, lambda what, engine=engine: tell(f"{engine}: {what}"), sizes):
+            yield line._replace(what=f"{engine}: {line.what}")
+
+
+def _measured(opened: Opened, tell: Callable[[str], None], sizes: Sizes) -> Iterator[Line]:
+    for tenants in (1, 100, 10_000):
+        tell(f"fair claims among {tenants:,} tenants")
+        fair = Rule("default", order="fair")
+        yield _compared(opened, f"fair claims, {tenants:,} tenants", fair, sizes, tenants=tenants, goal=1 / 1.3)
+    tell("limits that nobody hits")
+    roomy = (Limit(concurrency=ROOMY), Limit(rate=(ROOMY, SECOND), burst=ROOMY))
+    yield _compared(opened, "claims under limits of the queue", Rule("default", limits=roomy), sizes)
+    per_tenant = (Limit("tenant", concurrency=ROOMY),)
+    yield _compared(opened, "claims under a limit per tenant", Rule("default", limits=per_tenant), sizes)
+    tell(f"a full limit with {sizes.behind:,} jobs behind it")
+    yield _beside(opened, sizes)
+
+
+def _compared(opened: Opened, name: str, rule: Rule, sizes: Sizes, *, tenants: int = 100, goal: float = 0.9) -> Line:
+    plain, ruled = [], []
+    for _ in range(sizes.rounds):
+        plain.append(_drained(opened, None, tenants, sizes))
+        ruled.append(_drained(opened, rule, tenants, sizes))
+    return _line(name, ruled, plain, goal)
+
+
+def _beside(opened: Opened, sizes: Sizes) -> Line:
+    """Claim from one queue while another is full, and without it."""
+    alone, beside = [], []
+    with opened() as store, opened() as empty:
+        _write(store, Rule("full", limits=(Limit("tenant", concurrency=1),)))
+        _fill(store, sizes.behind, 100, "full")
+        store.claim(Claim("bench", secrets.token_hex(8), 60 * MINUTE, 1_000, {"full": 1_000}))
+        for _ in range(sizes.rounds):
+            for where, found in ((empty, alone), (store, beside)):
+                _fill(where, sizes.claimed, 100)
+                found.append(_trips(where, sizes.claimed, {"default": BATCH, "full": BATCH}))
+    return _line("claims beside a full limit", beside, alone, 0.95)
+
+
+def _line(name: str, ours: list[float], floor: list[float], goal: float) -> Line:
+    return Line(name, statistics.median(ours), statistics.median(floor), "jobs/s", goal)
+
+
+def _drained(opened: Opened, rule: Rule | None, tenants: int, sizes: Sizes) -> float:
+    with opened() as store:
+        if rule is not None:
+            _write(store, rule)
+        _fill(store, sizes.jobs, tenants)
+        return _trips(store, sizes.claimed, {"default": BATCH})
+
+
+def _trips(store: Store, jobs: int, queues: dict[str, int]) -> float:
+    """Claim and complete so many jobs; give how many a second."""
+    done, moves = 0, []
+    begun = time.perf_counter()
+    while done < jobs:
+        want = Claim("bench", secrets.token_hex(8), MINUTE, BATCH, queues)
+        claimed = store.exchange(moves, want)[1]
+        assert claimed
+        moves = [lifecycle.complete(job, None, RETENTION) for job in claimed]
+        done += len(claimed)
+    store.commit(moves)
+    return done / (time.perf_counter() - begun)
+
+
+def _write(store: Store, rule: Rule) -> None:
+    body = limits.encoded(Kept(rule))
+    assert store.write_page(Page(limits.BOOK, limits.page_name("queue", rule.queue), body), None)
+
+
+def _fill(store: Store, jobs: int, tenants: int, queue: str = "default") -> None:
+    ids = Ids(lambda: time.time_ns() // 1_000_000, secrets.randbits)
+    for first in range(0, jobs, 10_000):
+        number = min(10_000, jobs - first)
+        news = (NewJob("add", "{}", queue, f"tenant-{(first + n) % tenants:05}") for n in range(number))
+        store.insert([list(zip(ids.take(number), news, strict=True))])

@@ -1,0 +1,307 @@
+"""Whose turn it is: the lanes of a queue stand in a ring, and claims go round it.
+
+Lanes are ordered by name. A visit takes up to the lane's weight of jobs, and the next claim goes on where the last one
+stopped (deficit round robin), so that weights are exact in every round, a lane that comes late is served within one
+round, and what a claim costs depends neither on the number of lanes nor on what waits in them. A round that a large
+claim begins gives every lane several times its weight, because each lane lies in a place of its own. A lane whose gate
+is closed is passed over. Inside a lane the usual order holds.
+
+A store shows its lanes through a `Line`; which job goes next is decided here, the same for every store.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.domain import limits
+from holdfast.domain.gates import Gates
+from holdfast.domain.limits import Plan
+from holdfast.domain.moments import SECOND, Micros
+
+VISITS = 1_000
+"""The most lanes that one claim looks at; the next one goes on from there."""
+AT_ONCE = 25
+"""About how many lanes a large claim visits."""
+LATER: Micros = SECOND // 20
+"""After a look that ended before the ring did, the next is worth while after this."""
+Rank = tuple[Any, ...]
+
+
+class Offer(NamedTuple):
+    """A job that could go next."""
+
+    rank: Rank
+    """Smaller goes first, inside a lane and among queues."""
+    ref: Any
+    """The store's own word for the job."""
+
+
+class Cursor(NamedTuple):
+    """Where the last claim stopped: the lane, how many of its visit are used up, and how often the round that is under
+    way gives a lane its weight.
+    """
+
+    lane: str = ""
+    used: int = 0
+    share: int = 1
+
+
+class Line(Protocol):
+    """What a store shows of the due jobs of one queue."""
+
+    def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
+        """Show lanes by name, from `first` on and before `until`: so many, and the best jobs of each, so many.
+
+        A queue without lanes has one, whose name is empty, and is asked for nothing else.
+        """
+        ...
+
+
+def rank(order: Rank, aged_before: Micros | None) -> Rank:
+    """Rank a job by its order (priority, due time and age): one that has waited too long goes first, oldest first."""
+    _, available_at, *age = order
+    if aged_before is not None and available_at <= aged_before:
+        return (0, available_at, *age)
+    return (1, *order)
+
+
+class _Stand:
+    """A lane, as far as it has been looked into."""
+
+    __slots__ = ("closed", "depth", "group", "name", "offers", "taken", "tenant", "whole")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tenant, self.group = limits.split(name)
+        self.offers: list[Offer] = []
+        self.depth = self.taken = 0
+        self.whole = self.closed = False
+
+    def show(self, offers: list[Offer], each: int) -> None:
+        """Learn what stands in the lane; what was taken from it already still stands there."""
+        self.depth = each
+        self.whole = len(offers) < each
+        self.offers = offers[self.taken :]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come from it."""
+        return self.closed or (self.whole and not self.offers)
+
+
+_Visit = tuple[_Stand, int, list[Offer]]
+"""What goes from a lane at once, and how much of the visit it uses up."""
+
+
+class Ring:
+    """One claim's way round the lanes of a queue, for at most so many jobs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        line: Line,
+        gates: Gates,
+        now: Micros,
+        *,
+        cursor: Cursor,
+        most: int,
+        lanes: int = 0,
+        tenant: str | None = None,
+    ) -> None:
+        """`lanes` is how many there were last time, if known: it says how deep to look at once.
+
+        A claim for one `tenant` goes round that tenant's lanes alone, by a cursor of its own: it is no turn of the
+        others.
+        """
+        self.plan = plan
+        self.tenant = tenant
+        self.begun = self.cursor = cursor
+        self.opens_at: Micros | None = None
+        """When the first of the closed gates opens by itself."""
+        self.shut = False
+        """Whether a whole round has shown that nothing more can go."""
+        self.lanes = 0
+        """How many lanes were seen."""
+        self._line = line
+        self._gates = gates
+        self._gated = bool(plan.limits)
+        self._now = now
+        self.most = most
+        self._each = max(1, -(-most // lanes)) if lanes else 1
+        self._share = cursor.share
+        self._walk = self._round() if plan.shape else self._along()
+        self._next: _Visit | None = None
+        self._left = most
+        self._walking = self._bulk = False
+
+    def head(self) -> Offer | None:
+        """Give the job that goes next."""
+        if self._next is not None:
+            stand = self._next[0]
+            if self._opening(stand) == self._now:
+                return self._next[2][0]
+            self._next = self._advance(refused=True)
+        elif self._left > 0 and not self.shut:
+            self._next = self._advance(refused=False)
+        return None if self._next is None else self._next[2][0]
+
+    def take(self) -> Offer:
+        """Let the head go."""
+        assert self._next is not None
+        visit, self._next = self._next, None
+        self._pass(visit)
+        return visit[2][0]
+
+    def drain(self) -> list[Offer]:
+        """Let as many go as may: what asking for one head after another comes to, in one go."""
+        gone: list[Offer] = []
+        self._bulk = True
+        for visit in self._walk if self._left > 0 else ():
+            gone += visit[2]
+            self._pass(visit)
+            if self._left == 0:
+                break
+        return gone
+
+    def _pass(self, visit: _Visit) -> None:
+        stand, used, offers = visit
+        stand.taken += len(offers)
+        self._left -= len(offers)
+        if self._gated:
+            self._gates.enter(self.plan, stand.tenant, stand.group, len(offers))
+        self.cursor = Cursor(stand.name, used, self._share)
+
+    def next_at(self) -> Micros | None:
+        """Give the instant when something can go, without letting it; None if something must end first."""
+        if self.head() is not None:
+            return self._now
+        return self.opens_at if self.shut else self._now + LATER
+
+    def _advance(self, *, refused: bool) -> _Visit | None:
+        try:
+            if not self._walking:
+                self._walking = True
+                return next(self._walk)
+            return self._walk.send(refused)
+        except StopIteration:
+            return None
+
+    def _opening(self, stand: _Stand) -> Micros | None:
+        return self._gates.opening(self.plan, stand.tenant, stand.group) if self._gated else self._now
+
+    def _close(self, stand: _Stand) -> None:
+        stand.closed = True
+        at = self._opening(stand)
+        if at is not None:
+            self.opens_at = at if self.opens_at is None else min(at, self.opens_at)
+
+    def _along(self) -> Generator[_Visit, bool, None]:
+        """Go along a queue that has no lanes."""
+        stand = _Stand("")
+        if self._opening(stand) == self._now:
+            [(_, offers)] = self._line.lanes("", "", 1, self.most)
+            stand.show(offers, self.most)
+        elif any(offers for _, offers in self._line.lanes("", "", 1, 1)):
+            self._close(stand)
+        yield from self._visit(stand, 0, self.most)
+        self.shut = True
+
+    def _round(self) -> Generator[_Visit, bool, None]:
+        """Go round the lanes until a round brings nothing."""
+        stands: list[_Stand] = []
+        begun = self.begun
+        for stand in self._stands():
+            stands.append(stand)
+            used = begun.used if stand.name == begun.lane and len(stands) == 1 and self._goes_on(begun) else 0
+            yield from self._visit(stand, used, self._weight(stand))
+        self.lanes = len(stands)
+        if len(stands) >= VISITS:
+            self.cursor = Cursor(stands[-1].name, self._weight(stands[-1]), self._share)
+            return
+        while stands := [stand for stand in stands if not stand.over]:
+            if any(not stand.offers for stand in stands):
+                self._deepen(stands, -(-self._left // len(stands)))
+            for stand in stands:
+                yield from self._visit(stand, 0, self._weight(stand))
+        self.shut = True
+
+    def _visit(self, stand: _Stand, used: int, weight: int) -> Generator[_Visit, bool, None]:
+        while used < weight and not stand.over:
+            if not stand.offers:
+                self._deepen([stand], weight - used)
+                continue
+            if self._opening(stand) != self._now:
+                self._close(stand)
+                return
+            many = self._many(stand, weight - used)
+            used += many
+            if (yield stand, used, stand.offers[:many]):
+                self._close(stand)
+                return
+            del stand.offers[:many]
+
+    def _many(self, stand: _Stand, most: int) -> int:
+        """Count the jobs of a lane whose gate is open that go at once."""
+        if not self._bulk:
+            return 1
+        most = min(most, len(stand.offers), self._left)
+        return self._gates.room(self.plan, stand.tenant, stand.group, most) if self._gated else most
+
+    def _stands(self) -> Iterator[_Stand]:
+        """Show the lanes, once round from where the last claim stopped."""
+        low, high = self.plan.span(self.tenant)
+        lane = self.cursor.lane
+        fresh = not low <= lane < high
+        start = low if fresh else lane if self._goes_on(self.cursor) else limits.behind(lane)
+        seen = 0
+        for begin, until, is_new in ((start, high, fresh), (low, start, True)):
+            if is_new:
+                self._share = max(1, self.most // AT_ONCE)
+            first, many, each = begin, -(-self._left // self._share), max(self._each, self._share)
+            while first < until and seen < VISITS:
+                many = min(max(many, 1), VISITS - seen)
+                chunk = self._line.lanes(first, until, many, each)
+                for name, offers in chunk:
+                    stand = _Stand(name)
+                    stand.show(offers, each)
+                    seen += 1
+                    yield stand
+                if len(chunk) < many:
+                    break
+                first = limits.behind(chunk[-1][0])
+                many *= 2
+
+    def _deepen(self, stands: Sequence[_Stand], share: int) -> None:
+        """Look deeper into lanes: so many jobs further, at least."""
+        if len(stands) == 1:
+            [stand] = stands
+            each = max(2 * stand.depth, stand.taken + share)
+            shown = self._line.lanes(stand.name, limits.behind(stand.name), 1, each)
+            stand.show(shown[0][1] if shown else [], each)
+            return
+        each = max(max(stand.depth, stand.taken + share) for stand in stands) + 1
+        names = [stand.name for stand in stands]
+        shown_by = dict(self._line.lanes(min(names), limits.behind(max(names)), VISITS, each))
+        for stand in stands:
+            stand.show(shown_by.get(stand.name, []), each)
+
+    def _weight(self, stand: _Stand) -> int:
+        return self.plan.weights.get(stand.tenant, 1) * self._share
+
+    def _goes_on(self, cursor: Cursor) -> bool:
+        """Tell whether the last visit was not used up."""
+        tenant, _ = limits.split(cursor.lane)
+        return cursor.lane.startswith(self.plan.shape) and cursor.used < self.plan.weights.get(tenant, 1) * cursor.share
+
+
+def choose(rings: Sequence[Ring], most: int) -> list[tuple[str, Offer]]:
+    """Take jobs from queues, the best of their heads first; give each with its queue."""
+    if len(rings) == 1 and rings[0].most <= most:
+        return [(rings[0].plan.queue, offer) for offer in rings[0].drain()]
+    chosen: list[tuple[str, Offer]] = []
+    while len(chosen) < most:
+        heads = [(head.rank, place) for place, ring in enumerate(rings) if (head := ring.head()) is not None]
+        if not heads:
+            break
+        ring = rings[min(heads)[1]]
+        chosen.append((ring.plan.queue, ring.take()))
+    return chosen

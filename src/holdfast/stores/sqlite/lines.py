@@ -1,0 +1,136 @@
+"""What a claim sees of a queue: its lanes, or what of it stands in none.
+
+A queue without lanes has no order by tenant. Whoever claims for one tenant looks through all that are due, best first:
+so many from the front, and if that is not enough, so many from where the last such look stopped. So another tenant's
+backlog can delay what stands behind it, but no claim keeps others from writing for longer than that takes.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from holdfast.domain.gates import Gates, Subject
+from holdfast.domain.limits import Plan, Rules
+from holdfast.domain.moments import Micros
+from holdfast.domain.ring import Offer, rank
+from holdfast.stores.sqlite.guests import OwnConnection
+from holdfast.stores.sqlite.sql import SQL
+
+BATCH = 2_000
+"""The most jobs that one claim moves into lanes, or out of them."""
+DEPTH = 5_000
+"""How many jobs a look for those of one tenant goes through, from the front and once more further on."""
+Mark = tuple[int, ...]
+"""A job's place in the usual order: its priority with the sign turned, its due time and its seq."""
+_LAST = 2**63 - 1
+_FRONT: Mark = (-_LAST, 0, 0)
+
+
+class Search(NamedTuple):
+    """Looks for the jobs of one tenant."""
+
+    tenant: str
+    marks: dict[str, Mark]
+    """Where the last look stopped, by queue."""
+
+    def stopped(self, queue: str, at: Mark | None) -> None:
+        """Go on from here the next time, or from where the front ends."""
+        if at is None:
+            self.marks.pop(queue, None)
+        else:
+            self.marks[queue] = at
+
+
+class Queue:
+    """The due jobs of one queue, or those of one tenant in it."""
+
+    def __init__(
+        self, db: OwnConnection, plan: Plan, rules: Rules, now: Micros, gates: Gates, *, search: Search | None = None
+    ) -> None:
+        self._db = db
+        self._gates = gates
+        self._plan = plan
+        self._rules = rules
+        self._now = now
+        self._aged = None if plan.aging is None else now - plan.aging
+        self._aside = 0
+        self._search = search
+
+    def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
+        """Show lanes; what is found of paused tenants and kinds is put aside, and looked past."""
+        while True:
+            found = self._found(first, until, many, each)
+            held = [row[1] for row in found if row[1] is not None and self._rules.holds(row[5], row[6])]
+            if not held or self._aside >= BATCH:
+                shown = self._shown(found, held, each)
+                if len(shown) > 1 and self._plan.limits:
+                    self._read_ahead([lane for lane, _ in shown])
+                return shown
+            self._db.execute(SQL["put_aside"], (json.dumps(held),))
+            self._aside += len(held)
+
+    def _read_ahead(self, lanes: list[str]) -> None:
+        """Read what is in use of the limits of these lanes, each limit at once."""
+        per = "tenant" if self._plan.shape == "t" else "key"
+        running: dict[Subject, int] = {}
+        buckets: dict[Subject, Micros | None] = {}
+        for queue, limit in self._plan.limits:
+            if (queue, limit.per) != (self._plan.queue, per):
+                continue
+            subjects = [(queue, per, lane[1:]) for lane in lanes]
+            if limit.concurrency is not None:
+                found = self._db.execute(SQL["running_of_lanes"], (queue, json.dumps(lanes))).get
+                running |= zip(subjects, json.loads(found), strict=True)
+            else:
+                found = self._db.execute(SQL["buckets_of"], (queue, per, json.dumps([lane[1:] for lane in lanes]))).get
+                buckets |= zip(subjects, json.loads(found), strict=True)
+        self._gates.learn(running, buckets)
+
+    def _found(self, first: str, until: str, many: int, each: int) -> list[list[Any]]:
+        """Give rows of lane, seq, priority, available_at, state, tenant and kind; nulls for a lane that has none."""
+        if self._search is not None and not self._plan.shape:
+            return self._of_tenant(self._search, each)
+        values: tuple[Any, ...] = (self._plan.queue, self._now, each)
+        kind = "offers"
+        if self._plan.shape:
+            if not self._db.execute(SQL["any_lane"], (self._plan.queue, first, until)).get:
+                return []
+            values, kind = (*values, many, first, until), "lanes"
+        asked = [("heads" if kind == "lanes" and each == 1 else kind, values)]
+        if self._aged is not None:
+            asked.append((f"aged_{kind}", (*values, self._aged)))
+        return [row for name, values in asked for row in json.loads(self._db.execute(SQL[name], values).get)]
+
+    def _of_tenant(self, search: Search, each: int) -> list[list[Any]]:
+        """Look for jobs of one tenant among those of all."""
+        if search.tenant in self._rules.tenants:
+            return []
+        who = (self._plan.queue, self._now, each, search.tenant, json.dumps(sorted(self._rules.kinds)), DEPTH)
+        found, end = self._next(who, _FRONT)
+        if self._aged is not None:
+            found += json.loads(self._db.execute(SQL["aged_offers_of_tenant"], (*who, self._aged)).get)
+        if end is not None and len({row[1] for row in found}) < each:
+            behind = max(end, search.marks.get(self._plan.queue, end))
+            more, end = self._next(who, behind)
+            found += more
+            before = (-more[0][2], more[0][3] - 1, _LAST) if more else None  # the first of them may not be taken now
+            search.stopped(self._plan.queue, before or end)
+        return found
+
+    def _next(self, who: tuple[Any, ...], behind: Mark) -> tuple[list[list[Any]], Mark | None]:
+        """Look at the jobs behind a mark, so many; give those of the tenant, and the last one if there may be more."""
+        rank, *place = behind
+        found, end = self._db.execute(SQL["offers_of_tenant"], (*who, -rank, *place)).fetchone()
+        return json.loads(found), None if end is None else tuple(json.loads(end))
+
+    def _shown(self, found: list[list[Any]], held: list[int], each: int) -> list[tuple[str, list[Offer]]]:
+        aged = self._aged
+        shown: dict[str, dict[int, Offer]] = {} if self._plan.shape else {"": {}}
+        for lane, seq, priority, available_at, state, _, _ in found:
+            offers = shown.setdefault(lane, {})
+            if seq is None or (held and seq in held):
+                continue
+            if aged is None:
+                offers[seq] = Offer((1, -priority, available_at, seq), (seq, state))
+            else:
+                offers[seq] = Offer(rank((-priority, available_at, seq), aged), (seq, state))
+        return [(lane, sorted(offers.values())[:each]) for lane, offers in shown.items()]

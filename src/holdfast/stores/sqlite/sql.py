@@ -1,0 +1,19 @@
+"""The statements, by name."""
+
+from holdfast.domain.job import Flow
+from holdfast.stores import statements
+
+_FILES = ("statements.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
+_RAW = {name: text for file in _FILES for name, text in statements.load("holdfast.stores.sqlite", file).items()}
+
+
+def _written(text: str, shape: str = "") -> str:
+    lane = _RAW[f"lane_{shape}"] if shape else ""
+    group = f"'$[{Flow._fields.index('group')}]'"
+    return text.replace("{lane}", lane).replace("{group}", group).replace("{columns}", _RAW["columns"])
+
+
+SQL = {name: _written(text) for name, text in _RAW.items() if "{lane}" not in text} | {
+    f"{name}_{shape}": _written(text, shape) for name, text in _RAW.items() if "{lane}" in text for shape in "tk"
+}
+"""Statements about lanes end in the shape of these."""

@@ -1,0 +1,406 @@
+"""Flow control on a file: due jobs stand in lanes, and claims go round them as `domain.ring` says.
+
+Enqueuing knows nothing of rules, or what it knows may be a second old: a claim lines up what is due, so many jobs at a
+time, and takes back what stands in lanes that are no more. Where no rule holds, none of this costs a statement.
+
+What a `Turns` keeps is only what it need not ask again: every number that decides is read in the transaction of the
+claim. It is forgotten whenever a transaction fails.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from holdfast.domain import limits
+from holdfast.domain.excess import Excess, beyond
+from holdfast.domain.gates import Gates, Standing, Subject
+from holdfast.domain.job import JobRecord, NewJob
+from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
+from holdfast.domain.moments import Micros
+from holdfast.domain.ring import Cursor, Ring, choose
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.file import Turn
+from holdfast.stores.sqlite.guests import Connection, OwnConnection
+from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search
+from holdfast.stores.sqlite.sql import SQL
+
+_STALE = 0.5
+"""Seconds after which those who only store jobs look for other rules."""
+_BELIEVED = 1.0
+"""Seconds for which nothing is expected of a queue in which nothing could go and nothing has changed."""
+_NONE: frozenset[str] = frozenset()
+_BREAK = "\x1f"
+"""No name contains it."""
+
+
+class _Shut(NamedTuple):
+    """A queue in which nothing could go, when it had changed so often, until a gate opens by itself.
+
+    It is believed for a moment only: a process that has not heard of a rule yet does not say that something changed.
+    """
+
+    changes: int
+    opens_at: Micros | None
+    since: float
+
+    def holds(self, changes: int, now: Micros) -> bool:
+        """Tell whether still nothing can go."""
+        closed = self.opens_at is None or now < self.opens_at
+        return closed and changes == self.changes and time.monotonic() - self.since < _BELIEVED
+
+
+class Turns:
+    """Whose turn it is among the jobs of a file."""
+
+    def __init__(self) -> None:
+        self._fresh = False
+        self._searched: dict[str, dict[str, Mark]] = {}
+        """Where looks for the jobs of a tenant stopped."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rules: Rules = NO_RULES
+        self._stamp = 0
+        self._looked = 0.0
+        self._tidy: dict[str, int] = {}
+        """The stamp since which a queue has had nothing in lanes, or aside, that should not be there."""
+        self._shut: dict[str, _Shut] = {}
+        self._lanes: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Ask everything again, from the next transaction on: one that is under way goes by what it knows."""
+        self._fresh = False
+
+    def look(self, db: OwnConnection, *, claims: bool = True) -> frozenset[str]:
+        """Learn which rules hold, at the beginning of a write transaction; give the paused queues."""
+        if not self._fresh:
+            self._begin()
+        stamp, laned, paused = db.execute(SQL["orders"]).fetchone()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self.rules = Rules.read(db.execute(SQL["rules"]))
+            self._shut.clear()
+        self._looked = time.monotonic()
+        self._fresh = True
+        if claims and laned != stamp:
+            self._count_anew(db)
+        return _paused(paused)
+
+    def refresh(self, db: OwnConnection) -> Rules:
+        """Give the rules in a write transaction that claims nothing: as they were a moment ago, at worst."""
+        if not self._fresh or time.monotonic() - self._looked > _STALE:
+            self.look(db, claims=False)
+        return self.rules
+
+    def glance(self, read: Turn) -> Rules | None:
+        """Give the rules as they were a moment ago, outside of a transaction; None if they may be others by now.
+
+        While the reading connection is busy (a backup may take long), nobody waits for it.
+        """
+        if not self._fresh:
+            return None
+        if time.monotonic() - self._looked > _STALE and not read.lock.locked():
+            with read as db:
+                if db.execute(SQL["stamp"]).get != self._stamp:
+                    self._fresh = False
+                    return None
+            self._looked = time.monotonic()
+        return self.rules
+
+    def known(self, db: Connection) -> frozenset[str] | None:
+        """Give the paused queues to one who only reads, if the rules are still those that are known here."""
+        stamp, _, paused = db.execute(SQL["orders"]).fetchone()
+        return _paused(paused) if self._fresh and stamp == self._stamp else None
+
+    def _count_anew(self, db: Connection) -> None:
+        """Give running jobs the lanes that they are counted by from now on."""
+        for (queue,) in () if not self.rules.by_lane else db.execute(SQL["running_queues"]).fetchall():
+            plan = self.rules.plan(queue)
+            if plan is not None and plan.shape:
+                db.execute(SQL[f"lane_running_{plan.shape}"], (queue,))
+        db.execute(SQL["relaned"])
+
+    @property
+    def counts(self) -> bool:
+        """Whether running jobs are counted by their lanes."""
+        return self.rules.by_lane
+
+    def plain(self, queues: Iterable[str]) -> bool:
+        """Tell whether no rule holds for any of these, or has left something behind."""
+        return not self._stamp or all(
+            self._tidy.get(queue) == self._stamp and self.rules.plan(queue) is None for queue in queues
+        )
+
+    def open(self, db: OwnConnection, room: Mapping[str, int], now: Micros) -> dict[str, int]:
+        """Leave out the queues of which it is known that nothing can go: they cost the others nothing."""
+        shut = {queue for queue in self._shut if queue in room and self._is_shut(db, queue, now)}
+        return {queue: most for queue, most in room.items() if queue not in shut}
+
+    def _is_shut(self, db: OwnConnection, queue: str, now: Micros) -> bool:
+        shut, plan = self._shut[queue], self.rules.plan(queue)
+        if plan is None or not plan.shape:
+            return False
+        row = db.execute(SQL["turn"], (queue,)).fetchone()
+        return row is not None and shut.holds(row[3], now) and not db.execute(SQL["lines_up"], (queue, now)).get
+
+    def simple(self, room: Mapping[str, int]) -> bool:
+        """Tell whether the gates of these queues only say how many jobs may go, and nothing of which."""
+        plans = [self.rules.plan(queue) or Plan(queue) for queue in room]
+        own = len(plans) == 1 or all(of == plan.queue for plan in plans for of, _ in plan.limits)
+        tidy = all(self._tidy.get(queue) == self._stamp for queue in room)
+        return (
+            own
+            and tidy
+            and not (self.rules.tenants or self.rules.kinds or any(plan.shape or plan.aging for plan in plans))
+        )
+
+    def gated(self, db: OwnConnection, room: Mapping[str, int], now: Micros) -> tuple[dict[str, int], Gates]:
+        """Say how many jobs of each of these queues may go."""
+        gates = self._gates(db, now)
+        plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
+        allowed = {queue: gates.room(plans[queue], "", None, most) for queue, most in room.items()}
+        return {queue: most for queue, most in allowed.items() if most}, gates
+
+    def passed(self, db: OwnConnection, gates: Gates, picked: Mapping[tuple[str, Any], int]) -> None:
+        """Count the jobs of those queues that have gone."""
+        for (queue, _), jobs in picked.items():
+            if jobs and (plan := self.rules.plan(queue)) is not None:
+                gates.enter(plan, "", None, jobs)
+        self._draw(db, gates)
+
+    def choose(
+        self, db: OwnConnection, room: Mapping[str, int], most: int, now: Micros, tenant: str | None
+    ) -> list[tuple[str, int, str]]:
+        """Choose jobs by turns, of one tenant if one is named: the queue, seq and state of each."""
+        gates = self._gates(db, now)
+        rings, changes = [], {}
+        for queue, wanted in room.items():
+            ring, changes[queue] = self._ring(db, queue, gates, now, wanted, tenant=tenant)
+            rings += [ring] if ring is not None else []
+        chosen = choose(rings, most)
+        for ring in rings:
+            self._record(db, ring, changes[ring.plan.queue])
+        self._draw(db, gates)
+        return [(queue, *offer.ref) for queue, offer in chosen]
+
+    def admits(self, db: OwnConnection, seq: int, queue: str, now: Micros) -> bool:
+        """Let one job pass its gates, if they are open."""
+        plan = self.rules.plan(queue)
+        if plan is None:
+            return True
+        tenant, kind, group = db.execute(SQL["party"], (seq,)).fetchone()
+        gates = self._gates(db, now)
+        if self.rules.holds(tenant, kind) or gates.opening(plan, tenant, group) != now:
+            return False
+        gates.enter(plan, tenant, group)
+        if plan.shape:
+            db.execute(SQL[f"lane_one_{plan.shape}"], (seq,))
+        self._draw(db, gates)
+        return True
+
+    def next_at(self, db: OwnConnection, queue: str, now: Micros) -> Micros | None:
+        """Give the instant when a job of a ruled queue can next be claimed."""
+        ring, _ = self._ring(db, queue, self._gates(db, now), now, 1)
+        first = self._shut[queue].opens_at if ring is None else ring.next_at()
+        later = db.execute(SQL["comes_due"], (queue, now, *self._held())).get
+        return min((at for at in (first, later) if at is not None), default=None)
+
+    def all_since(self, db: Connection, paused: frozenset[str], now: Micros) -> dict[str, Micros]:
+        """Give since when the longest waiting job of each queue is due."""
+        names = [queue for (queue,) in db.execute(SQL["waiting_queues"]).fetchall() if queue not in paused]
+        found = {
+            queue: db.execute(SQL["due_since"], (queue, now)).get
+            if self.plain([queue])
+            else self._since(db, queue, now)
+            for queue in names
+        }
+        return {queue: at for queue, at in found.items() if at is not None}
+
+    def _since(self, db: Connection, queue: str, now: Micros) -> Micros | None:
+        found = [db.execute(SQL[name], (queue, now, *self._held())).get for name in ("held_since", "laned_since")]
+        for tenant, kind in db.execute(SQL["aside"], (queue,)).fetchall():
+            if not self.rules.holds(tenant, kind):
+                found.append(db.execute(SQL["aside_since"], (queue, tenant, kind, now)).get)
+        return min((at for at in found if at is not None), default=None)
+
+    def _held(self) -> tuple[str, str]:
+        return json.dumps(sorted(self.rules.tenants)), json.dumps(sorted(self.rules.kinds))
+
+    def places(self, db: OwnConnection) -> Callable[[NewJob], str | None]:
+        """Give the lanes of jobs that are about to be stored."""
+        self.look(db, claims=False)
+
+        def place(new: NewJob) -> str | None:
+            plan = self.rules.plan(new.queue)
+            return plan.lane(new.tenant, new.group) if plan is not None and plan.shape else None
+
+        return place
+
+    def stored(self, db: OwnConnection, queues: Iterable[str]) -> None:
+        """Note that jobs of these queues were stored."""
+        if self.rules:
+            db.execute(SQL["changed"], (json.dumps(list(queues)),))
+
+    def ended(self, db: OwnConnection, queues: Collection[str]) -> Collection[str] | None:
+        """Note that jobs of these queues run no more; give the queues in which others may start for it (all, if
+        None).
+        """
+        if self.rules.everywhere:
+            db.execute(SQL["changed"], (None,))
+            return None
+        counted = [queue for queue in queues if (plan := self.rules.plan(queue)) is not None and plan.counts]
+        if counted:
+            db.execute(SQL["changed"], (json.dumps(counted),))
+        return counted
+
+    def standing(self, db: Connection, queue: str, now: Micros) -> Standing:
+        """Say what is in use of the limits of a queue."""
+        running = {(tenant, group): jobs for tenant, group, jobs in db.execute(SQL["standing"], (queue,))}
+        buckets = {(per, name): at for per, name, at in db.execute(SQL["buckets"], (queue, now))}
+        return Standing(running, buckets)
+
+    def overflow(self, db: OwnConnection, now: Micros, most: int) -> list[Excess]:
+        """List jobs beyond full limits."""
+        paused = self.look(db)
+        found: dict[str, Excess] = {}
+        for rule, limit in self.rules.sheds:
+            if rule.queue not in paused:
+                self._ready(db, rule.queue, now)
+                found |= {gone.job.id: gone for gone in self._beyond(db, rule, limit, now, most)}
+        return [found[id_] for id_ in sorted(found)][:most]
+
+    def _beyond(self, db: OwnConnection, rule: Rule, limit: Limit, now: Micros, most: int) -> list[Excess]:
+        running: dict[str, list[JobRecord]] = {}
+        for row in db.execute(SQL["running_jobs"], (rule.queue,)):
+            job = rows.record(row)
+            name = limits.subject(limit, job.tenant, limits.group_of(job))
+            if name is not None:
+                running.setdefault(name, []).append(job)
+        plan = self.rules.plan(rule.queue)
+        assert plan is not None and limit.concurrency is not None  # noqa: PT018
+        gone = []
+        for name, jobs in running.items():
+            if len(jobs) >= limit.concurrency:
+                waiting = self._waiting(db, plan, (limit, name), now, most)
+                gone += beyond(limit, jobs, list({job.id: job for job in waiting}.values()))
+        return gone
+
+    def _waiting(self, db: OwnConnection, plan: Plan, of: tuple[Limit, str], now: Micros, most: int) -> list[JobRecord]:
+        """List the due jobs of a subject, the newest among them."""
+        limit, name = of
+        where = "in_lanes" if plan.shape else "in_queue"
+        low, high = _span(plan.shape, limit.per, name) if plan.shape else ("", "")
+        newest = db.execute(SQL[f"newest_{where}"], (plan.queue, low, high, now, 1 if limit.full == "replace" else 0))
+        due = db.execute(SQL[f"due_{where}"], (plan.queue, low, high, now, most + 1))
+        jobs = [rows.record(row) for row in (*newest.fetchall(), *due.fetchall())]
+        return [job for job in jobs if not self.rules.holds(job.tenant, job.kind)]
+
+    def _ring(
+        self, db: OwnConnection, queue: str, gates: Gates, now: Micros, most: int, *, tenant: str | None = None
+    ) -> tuple[Ring | None, int]:
+        """Make ready to go round a queue (none if it is known that nothing can go); give how often it has changed."""
+        moved = self._ready(db, queue, now)
+        plan = self.rules.plan(queue) or Plan(queue)
+        *cursor, changes = db.execute(SQL["turn"], (queue,)).fetchone() or (*Cursor(), -1)
+        shut = self._shut.get(queue)
+        if shut is not None and not moved and shut.holds(changes, now):
+            return None, changes
+        self._shut.pop(queue, None)
+        if tenant is not None:
+            return self._own_ring(db, plan, gates, now, most, tenant=tenant)
+        line = Queue(db, plan, self.rules, now, gates)
+        lanes = self._lanes.get(queue, 0)
+        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes), changes
+
+    def _own_ring(
+        self, db: OwnConnection, plan: Plan, gates: Gates, now: Micros, most: int, *, tenant: str
+    ) -> tuple[Ring, int]:
+        """Make ready to go round what one tenant has in a queue."""
+        *cursor, changes = db.execute(SQL["turn"], (_turn(plan.queue, tenant),)).fetchone() or (*Cursor(), -1)
+        line = Queue(db, plan, self.rules, now, gates, search=Search(tenant, self._searched.setdefault(tenant, {})))
+        lanes = 1 if plan.shape == "t" else 0
+        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, tenant=tenant), changes
+
+    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> bool:
+        """Bring the due jobs of a queue where its rules want them; tell whether any moved."""
+        plan = self.rules.plan(queue) or Plan(queue)
+        moved = 0
+        if self._tidy.get(queue) != self._stamp:
+            moved += self._tidied(db, plan)
+        if not plan.shape:
+            db.execute(SQL["promote"], (queue, now))
+            moved += db.changes()
+        elif db.execute(SQL["lines_up"], (queue, now)).get:
+            db.execute(SQL[f"line_up_{plan.shape}"], (queue, now, BATCH))
+            moved += db.changes()
+        return moved > 0
+
+    def _tidied(self, db: OwnConnection, plan: Plan) -> int:
+        """Take back what stands in lanes that are no more, or is aside without a reason; give the number."""
+        low, high = _bounds(plan.shape) if plan.shape else ("", "")
+        db.execute(SQL["step_out"], (plan.queue, low, high, BATCH))
+        out = db.changes()
+        back = 0
+        for tenant, kind in db.execute(SQL["aside"], (plan.queue,)).fetchall():
+            if not self.rules.holds(tenant, kind) and back < BATCH:
+                db.execute(SQL["put_back"], (plan.queue, tenant, kind, BATCH - back))
+                back += db.changes()
+        if out < BATCH and back < BATCH:
+            self._tidy[plan.queue] = self._stamp
+        return out + back
+
+    def _record(self, db: OwnConnection, ring: Ring, changes: int) -> None:
+        queue = ring.plan.queue
+        if ring.plan.shape and (changes < 0 or ring.cursor != ring.begun):
+            db.execute(SQL["turned"], (_turn(queue, ring.tenant), *ring.cursor))
+        if ring.tenant is not None:
+            return  # it says nothing of the others
+        if ring.plan.shape:
+            self._lanes[queue] = ring.lanes or self._lanes.get(queue, 0)
+        if ring.shut and changes >= 0 and ring.plan.limits:
+            self._shut[queue] = _Shut(changes, ring.opens_at, time.monotonic())
+
+    def _gates(self, db: OwnConnection, now: Micros) -> Gates:
+        def running(subject: Subject) -> int:
+            queue, per, name = subject
+            if per == "queue":
+                return int(db.execute(SQL["running_in_queue"], (queue,)).get)
+            plan = None if queue == ALL else self.rules.plan(queue)
+            shapes = "tk" if plan is None else plan.shape
+            spans = (_span(shape, per, name) for shape in shapes if (shape, per) != ("t", "key"))
+            return sum(db.execute(SQL["running_in_lanes"], (queue, *span)).get for span in spans)
+
+        def bucket(subject: Subject) -> Micros | None:
+            found = db.execute(SQL["bucket"], subject).fetchone()
+            return None if found is None else found[0]
+
+        return Gates(now, running, bucket)
+
+    def _draw(self, db: OwnConnection, gates: Gates) -> None:
+        if gates.drawn:
+            db.execute(SQL["draw"], (json.dumps([(*subject, full_at) for subject, full_at in gates.drawn.items()]),))
+
+
+def _turn(queue: str, tenant: str | None) -> str:
+    """Name the record of where the last claim stopped."""
+    return queue if tenant is None else f"{queue}{_BREAK}{tenant}"
+
+
+def _paused(names: str) -> frozenset[str]:
+    return _NONE if names == "[]" else frozenset(json.loads(names))
+
+
+def _bounds(shape: str) -> tuple[str, str]:
+    """Give where the lanes of a shape begin and end."""
+    return shape, chr(ord(shape) + 1)
+
+
+def _span(shape: str, per: str, name: str) -> tuple[str, str]:
+    """Give where the lanes of a subject begin and end, among lanes of this shape."""
+    if per == "queue":
+        return _bounds(shape)
+    lane = f"{shape}{name}"
+    if shape == "k" and per == "tenant":
+        return f"{lane}\x1f", f"{lane}\x20"
+    return lane, limits.behind(lane)

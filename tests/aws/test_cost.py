@@ -1,0 +1,32 @@
+"""What a job costs on AWS, in capacity units and requests: a change that makes it dearer is noticed here."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bench.aws import STEPS, Cost, lives
+from tests.aws import emulator
+
+JOBS = 20
+START = 1.0
+"""Units and requests, for each of so few jobs, that the start and the end of a worker may take."""
+
+
+@pytest.mark.parametrize(
+    ("make", "steps", "enqueued", "worked"),
+    [
+        (emulator.table_of, 0, Cost(5, 0), Cost(9, 0)),
+        (emulator.table_of, STEPS, Cost(7, 2), Cost(23, 0)),
+        (emulator.contract_of, 0, Cost(7, 0, 1), Cost(8, 0, 0.3)),
+        (emulator.contract_of, STEPS, Cost(10, 2, 1), Cost(20, 0, 0.3)),
+    ],
+    ids=["dynamodb", "dynamodb, steps", "dynamodb+sqs", "dynamodb+sqs, steps"],
+)
+def test_a_job_costs_no_more_than_it_did(
+    aws_endpoint: str, make: Callable[[str], str], steps: int, enqueued: Cost, worked: Cost
+) -> None:
+    costs = lives(lambda: make(aws_endpoint), JOBS, steps=steps)
+    for cost, most in zip(costs, (enqueued, worked), strict=True):
+        assert cost.writes <= most.writes + START
+        assert cost.reads <= most.reads + START
+        assert cost.requests <= most.requests + START

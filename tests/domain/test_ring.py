@@ -1,0 +1,181 @@
+"""Going round the lanes: whatever sizes claims have, they go as if jobs were taken one by one, round by round."""
+
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.domain.gates import Gates, level, refill, tokens
+from holdfast.domain.limits import Limit, Plan, Rule, Rules
+from holdfast.domain.moments import SECOND, Micros
+from holdfast.domain.ring import AT_ONCE, VISITS, Cursor, Offer, Ring, choose, rank
+
+TENANTS = ("", "a", "b", "c", "d")
+NOW: Micros = 10**15
+
+
+class Shown:
+    """Lanes in a dictionary, which count how often they are looked at."""
+
+    def __init__(self, lanes: dict[str, list[int]]) -> None:
+        self.jobs = lanes
+        self.looks = 0
+
+    def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
+        self.looks += 1
+        names = [name for name in sorted(self.jobs) if first <= name < until and self.jobs[name]]
+        return [(name, [Offer((job,), job) for job in self.jobs[name][:each]]) for name in names[:many]]
+
+
+def one_by_one(
+    lanes: dict[str, list[int]], plan: Plan, cursor: Cursor, most: int, free: dict[str, int]
+) -> tuple[list[int], Cursor]:
+    """The plainest way to go round: look at the whole ring for every single job."""
+    taken: list[int] = []
+
+    def open_(lane: str) -> bool:
+        return bool(lanes.get(lane)) and free[lane] > 0
+
+    while len(taken) < most:
+        lane, used, share = cursor
+        if not (lane and open_(lane) and used < plan.weights.get(lane[1:], 1) * share):
+            ring = sorted(lanes)
+            after = [name for name in ring if name > lane] + [name for name in ring if name <= lane]
+            last, lane, used = lane, next((name for name in after if open_(name)), ""), 0
+            if not lane:
+                break
+            if not last or lane <= last:
+                share = max(1, most // AT_ONCE)
+        taken.append(lanes[lane].pop(0))
+        free[lane] -= 1
+        cursor = Cursor(lane, used + 1, share)
+    return taken, cursor
+
+
+@settings(max_examples=400)
+@given(
+    jobs=st.lists(st.sampled_from(TENANTS), max_size=40).map(lambda few: 4 * few),
+    weights=st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 4)),
+    claims=st.lists(st.tuples(st.integers(0, 12) | st.sampled_from((49, 50, 75, 100)), st.integers(0, 6)), max_size=8),
+    limit=st.none() | st.integers(1, 6),
+)
+def test_claims_of_any_size_take_turns_like_single_ones(
+    jobs: list[str], weights: dict[str, int], claims: list[tuple[int, int]], limit: int | None
+) -> None:
+    limits = () if limit is None else (("q", Limit("tenant", concurrency=limit)),)
+    plan = Plan("q", "t", weights, None, limits)
+    lanes: dict[str, list[int]] = defaultdict(list)
+    for number, tenant in enumerate(jobs):
+        lanes[f"t{tenant}"].append(number)
+    model = {name: list(line) for name, line in lanes.items()}
+    free = {name: limit or len(jobs) for name in model}
+    cursor = expected_cursor = Cursor()
+    running: dict[str, int] = defaultdict(int)
+    for most, hint in claims:
+        gates = Gates(NOW, lambda subject: running[subject[2]], lambda _: None)
+        ring = Ring(plan, Shown(lanes), gates, NOW, cursor=cursor, most=most, lanes=hint)
+        taken = [offer.ref for _, offer in choose([ring], most)]
+        expected, expected_cursor = one_by_one(model, plan, expected_cursor, most, free)
+        assert taken == expected
+        cursor = ring.cursor
+        assert cursor == expected_cursor
+        for name, line in lanes.items():
+            running[name[1:]] += sum(job in taken for job in line)
+            lanes[name] = [job for job in line if job not in taken]
+
+
+def test_what_a_claim_looks_at_does_not_grow_with_the_lanes() -> None:
+    for number in (200, 10_000):
+        line = Shown({f"t{n:05}": [n] for n in range(number)})
+        gates = Gates(NOW, lambda _: 0, lambda _: None)
+        ring = Ring(Plan("q", "t"), line, gates, NOW, cursor=Cursor("t00050", 1), most=100)
+        assert [offer.ref for _, offer in choose([ring], 100)] == list(range(51, 151))
+        assert line.looks == 1
+
+
+def test_a_claim_that_finds_closed_lanes_only_goes_on_from_there() -> None:
+    lanes = {f"t{n:05}": [n] for n in range(VISITS + 10)}
+    last = f"{VISITS + 9:05}"
+    plan = Plan("q", "t", limits=(("q", Limit("tenant", concurrency=1)),))
+    gates = Gates(NOW, lambda subject: int(subject[2] != last), lambda _: None)
+    first = Ring(plan, Shown(lanes), gates, NOW, cursor=Cursor(), most=5)
+    assert choose([first], 5) == []
+    assert not first.shut
+    again = Ring(plan, Shown(lanes), gates, NOW, cursor=first.cursor, most=5)
+    assert [offer.ref for _, offer in choose([again], 5)] == [VISITS + 9]
+
+
+def test_a_claim_for_one_tenant_goes_round_its_own_lanes() -> None:
+    names = [f"k{tenant}\x1f{group}" for tenant in ("a", "ab", "b") for group in ("", "x", "y")]
+    lanes = {name: [10 * place, 10 * place + 1] for place, name in enumerate(names)}
+    line, gates = Shown(lanes), Gates(NOW, lambda _: 0, lambda _: None)
+    cursor, taken = Cursor(), list[int]()
+    for most in (1, 1, 2, 9):
+        ring = Ring(Plan("q", "k"), line, gates, NOW, cursor=cursor, most=most, tenant="a")
+        got = [offer.ref for _, offer in choose([ring], most)]
+        taken, cursor = taken + got, ring.cursor
+        line.jobs = {name: [job for job in jobs if job not in got] for name, jobs in line.jobs.items()}
+    assert taken == [0, 10, 20, 1, 11, 21]
+
+
+def test_a_claim_for_one_tenant_begins_at_its_first_lane_if_it_stopped_at_one_of_another_shape() -> None:
+    line, gates = Shown({"ta": [1], "tb": [2, 3], "tc": [4]}), Gates(NOW, lambda _: 0, lambda _: None)
+    ring = Ring(Plan("q", "t"), line, gates, NOW, cursor=Cursor("kb\x1fx", 1), most=9, tenant="b")
+    assert [offer.ref for _, offer in choose([ring], 9)] == [2, 3]
+
+
+@given(
+    count=st.integers(1, 7),
+    period=st.integers(1, 20).map(lambda n: n * SECOND // 7),
+    burst=st.integers(1, 5),
+    waits=st.lists(st.integers(0, 3 * SECOND), min_size=1, max_size=60),
+)
+def test_no_window_holds_more_than_its_rate_and_the_burst(
+    count: int, period: Micros, burst: int, waits: list[Micros]
+) -> None:
+    limit = Limit(rate=(count, period), burst=burst)
+    plan = Plan("q", limits=(("q", limit),))
+    now, full_at = NOW, None
+    started: list[Micros] = []
+    for wait in waits:
+        now += wait
+        held = full_at
+        gates = Gates(now, lambda _: 0, lambda _, held=held: held)  # type: ignore[misc]
+        ready = tokens(limit, full_at, now)
+        taken = 0
+        while gates.opening(plan, "", None) == now:
+            gates.enter(plan, "", None)
+            taken += 1
+        assert taken == ready
+        full_at = gates.drawn.get(("q", "queue", ""), full_at)
+        assert refill(limit, full_at, now) > now
+        started += [now] * taken
+    for place, start in enumerate(started):
+        for end in range(place, len(started)):
+            assert (end - place + 1 - burst) * period <= count * (started[end] - start)
+
+
+def test_a_quiet_bucket_is_full_and_one_of_another_rate_starts_anew() -> None:
+    limit = Limit(rate=(1, SECOND), burst=3)
+    assert tokens(limit, None, NOW) == tokens(limit, NOW - 1, NOW) == 3
+    assert level(limit, NOW + 2 * SECOND, NOW) == NOW + 2 * SECOND
+    assert tokens(limit, NOW + 2 * SECOND, NOW) == 1
+    assert level(limit, NOW + 9 * SECOND, NOW) == NOW
+
+
+def test_heads_of_several_queues_are_compared() -> None:
+    gates = Gates(NOW, lambda _: 0, lambda _: None)
+    rules = Rules({"fair": Rule("fair", order="fair")})
+    fair = rules.plan("fair")
+    assert fair is not None
+    rings = [
+        Ring(fair, Shown({"ta": [5], "tb": [1]}), gates, NOW, cursor=Cursor(), most=9),
+        Ring(fair._replace(queue="other"), Shown({"tc": [2, 6]}), gates, NOW, cursor=Cursor(), most=9),
+    ]
+    assert [offer.ref for _, offer in choose(rings, 9)] == [2, 5, 1, 6]
+
+
+def test_a_job_that_has_aged_goes_before_all_others_oldest_first() -> None:
+    jobs = [(-9, NOW - 1, 1), (5, NOW - 70, 2), (0, NOW - 90, 3), (-9, NOW - 80, 4)]
+    assert sorted(jobs, key=lambda job: rank(job, NOW - 75)) == [jobs[2], jobs[3], jobs[0], jobs[1]]
+    assert sorted(jobs, key=lambda job: rank(job, None)) == [jobs[3], jobs[0], jobs[2], jobs[1]]
