@@ -1,12 +1,19 @@
 """The connections of a PostgreSQL store: what the URL asks of them, and what is said of their troubles."""
 
 import logging
-from contextlib import closing
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 
+from holdfast.domain.job import NewJob
+from holdfast.domain.move import Answer
+from holdfast.port.store import Beat, Claim
 from holdfast.stores.postgres import PostgresStore
+from tests.servers import LONG
 
 
 def show(store: PostgresStore, setting: str) -> str:
@@ -39,3 +46,46 @@ def test_it_goes_on_logging_what_befalls_others(postgres_url: str, caplog: pytes
     with closing(PostgresStore(postgres_url)), caplog.at_level(logging.WARNING):
         logging.getLogger("psycopg.pool").warning("error connecting in %r: %s", "theirs", "no")
     assert [record.args for record in caplog.records] == [("theirs", "no")]
+
+
+@contextmanager
+def crowd(store: PostgresStore, callers: int, seconds: float) -> Iterator[list[int]]:
+    """Let callers ask again and again, each for a little while; gives how often each was answered."""
+    answered = [0] * callers
+    ended = threading.Event()
+
+    def ask(me: int) -> None:
+        while not ended.is_set():
+            store.pool.run(lambda db: db.execute("SELECT pg_sleep(%s)", (seconds,)), writes=False)
+            answered[me] += 1
+
+    threads = [threading.Thread(target=ask, args=(me,)) for me in range(callers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answered
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_nobody_who_waits_for_a_connection_is_passed_over_by_those_who_come_later(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store, crowd(store, 20, 0.005) as answered:
+        end = time.monotonic() + LONG
+        while min(answered) < 5:  # in turns, nobody is answered five times before another once
+            assert time.monotonic() < end
+            threading.Event().wait(0.01)
+        assert max(answered) < 10 * min(answered)
+
+
+def test_a_heartbeat_does_not_wait_for_a_connection_that_others_use(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store:
+        job = NewJob(kind="k", payload="{}", queue="q")
+        store.insert([[("018f0000-0000-7000-8000-000000000001", job)]])
+        (held,) = store.claim(Claim("me", "lease", 60_000_000, 1))
+        with crowd(store, 12, 1.0) as answered:
+            threading.Event().wait(0.3)
+            beat = Beat(held.id, held.token, held.lease_id or "", begun=False)
+            assert store.heartbeat([beat], 60_000_000) == [Answer.OK]
+            assert answered == [0] * 12, "every connection of the pool is in use meanwhile"

@@ -1,4 +1,4 @@
-"""The way of steps into the store: checkpoints that come together, of whatever jobs, share a commit."""
+"""The way of starts and steps into the store: those that come together, of whatever jobs, share a commit."""
 
 from collections.abc import Sequence
 

@@ -14,6 +14,7 @@ from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store
 from holdfast.runtime.attempt import Attempt, Stop
+from holdfast.runtime.committer import Committer
 from holdfast.runtime.desk import Desk
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.lanes import ThreadLanes
@@ -57,7 +58,7 @@ class Crew:
         finish: Finish,
         idle: Callable[[], None],
     ) -> None:
-        self._store = store
+        self._starts = Committer(store)
         self._settings = settings
         self._executor = executor
         self._clock = clock
@@ -189,7 +190,7 @@ class Crew:
         """Write the start of an attempt that needs it on record; false if it may not begin after all."""
         if lifecycle.must_record_start(attempt.job):
             try:
-                answer = self._store.commit([lifecycle.start(attempt.job)])[0]
+                answer = self._starts.share(lifecycle.start(attempt.job))
             except StoreError:
                 self._finish(attempt, lifecycle.release(attempt.job))
                 return False

@@ -141,6 +141,10 @@ class Heart:
         beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun, a.progress) for a in old]
         try:
             answers = self._store.heartbeat(beats, self._settings.lease) if beats else []
+            for attempt, beat, answer in zip(old, beats, answers, strict=True):
+                if attempt.progress is beat.progress:
+                    attempt.progress = None
+                self._heed(attempt, answer, sent)
             if self._worker.held or sent >= self._next_enlisting:
                 self._store.enlist(self._describe())
                 self._next_enlisting = sent + ENLIST / SECOND
@@ -155,10 +159,6 @@ class Heart:
         self._trouble = ""
         self.reached = sent
         self._next_beat = sent + interval
-        for attempt, beat, answer in zip(old, beats, answers, strict=True):
-            if attempt.progress is beat.progress:
-                attempt.progress = None
-            self._heed(attempt, answer, sent)
 
     def _heed(self, attempt: Attempt, answer: Answer, sent: float) -> None:
         if answer is Answer.OK:

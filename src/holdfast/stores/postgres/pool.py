@@ -51,25 +51,33 @@ class Pool:
         self.pooled = False
         """A pooler stands between: no session lasts, so nothing may be prepared and nothing listened for."""
         self._lock = threading.Lock()
-        self._pools: dict[int, ConnectionPool[Connection]] = {}
+        self._pools: dict[tuple[int, bool], ConnectionPool[Connection]] = {}
+        """By process, and whether it is the one for heartbeats."""
         self._closed = False
         self._warm: deque[Connection] = deque()
         self._warm_in = os.getpid()
+        self._waiting = 0
+        """How many callers wait for a connection of the pool: none is kept from them for whoever comes next."""
         self._lent: list[Connection] = []
         self._lent_by = os.getpid()
 
-    def run(self, work: Callable[[Connection], T], *, writes: bool = True, snapshot: bool = False) -> T:
-        """Do a piece of work; `snapshot` lets it see one moment for as long as it takes, and change nothing."""
+    def run(
+        self, work: Callable[[Connection], T], *, writes: bool = True, snapshot: bool = False, apart: bool = False
+    ) -> T:
+        """Do a piece of work; `snapshot` lets it see one moment for as long as it takes, and change nothing.
+
+        What is done `apart` has a connection of its own, and waits for nobody: a heartbeat must not.
+        """
         failure: psycopg.Error | None = None
         unknown = False
         for attempt in range(_TRIES):
             connection: Connection | None = None
-            pool = self._pool()
+            pool = self._pool(apart=apart)
             try:
-                connection = self._living(pool)
+                connection = self._living(pool, apart=apart)
                 if not self.pooled and not snapshot:
                     done = work(connection)
-                    connection = self._keep(connection)
+                    connection = connection if apart else self._keep(connection)
                     return done
                 with connection.transaction():
                     connection.execute(_SNAPSHOT if snapshot else _LOCAL, prepare=False)
@@ -91,21 +99,31 @@ class Pool:
         assert failure is not None
         raise translate(failure, self.address, sent=unknown) from failure
 
-    def _living(self, pool: ConnectionPool[Connection]) -> Connection:
+    def _living(self, pool: ConnectionPool[Connection], *, apart: bool) -> Connection:
         """Take a connection that has not died while it lay idle: what is sent over a dead one might have arrived."""
         while True:
             try:
-                connection = self._warm.pop() if self._warm_in == os.getpid() else pool.getconn(_PATIENCE)
+                own = not apart and self._warm_in == os.getpid()
+                connection = self._warm.pop() if own else pool.getconn(_PATIENCE)
             except IndexError:
-                connection = pool.getconn(_PATIENCE)
+                connection = self._wait(pool)
             if not _is_dead(connection):
                 return connection
             connection.close()
             pool.putconn(connection)
 
+    def _wait(self, pool: ConnectionPool[Connection]) -> Connection:
+        with self._lock:
+            self._waiting += 1
+        try:
+            return pool.getconn(_PATIENCE)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
     def _keep(self, connection: Connection) -> Connection | None:
         """Keep a connection at hand for the next call, which spares it the way through the pool; or give it back."""
-        if len(self._warm) >= _MOST_WARM or self._closed or connection.closed:
+        if self._waiting or len(self._warm) >= _MOST_WARM or self._closed or connection.closed:
             return connection
         if self._warm_in != os.getpid():
             self._warm, self._warm_in = deque(), os.getpid()
@@ -155,7 +173,8 @@ class Pool:
         """Close every connection of this process."""
         with self._lock:
             self._closed = True
-            pool = self._pools.pop(os.getpid(), None)
+            pool = self._pools.pop((os.getpid(), False), None)
+            hearts = self._pools.pop((os.getpid(), True), None)
             lent, self._lent = self._lent, []
         if self._lent_by == os.getpid():
             for connection in lent:
@@ -164,38 +183,41 @@ class Pool:
             while self._warm and self._warm_in == os.getpid():
                 pool.putconn(self._warm.pop())
             pool.close(1.0)
+        if hearts is not None:
+            hearts.close(1.0)
 
-    def _pool(self) -> ConnectionPool[Connection]:
-        pool = self._pools.get(os.getpid())
-        return pool or self._open()
+    def _pool(self, *, apart: bool = False) -> ConnectionPool[Connection]:
+        pool = self._pools.get((os.getpid(), apart))
+        return pool or self._open(apart=apart)
 
-    def _open(self) -> ConnectionPool[Connection]:
-        """Open the pool of this process, after one connection has shown that the server is there and lets us in."""
+    def _open(self, *, apart: bool) -> ConnectionPool[Connection]:
+        """Open a pool of this process, the first after a connection has shown that the server is there and lets us in."""
         with self._lock:
             if self._closed:
                 msg = f"The store on {self.address.shown} is closed."
                 raise StoreUnavailable(msg)
-            if pool := self._pools.get(os.getpid()):
+            if pool := self._pools.get((os.getpid(), apart)):
                 return pool
-            first = self.connect()
-            lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
-            self.pooled = self.pooled or lent
-            first.close()
+            if not apart:
+                first = self.connect()
+                lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
+                self.pooled = self.pooled or lent
+                first.close()
             logging.getLogger("psycopg.pool").addFilter(_is_not_ours)
             ours: type[Connection] = _Ours
             pool = ConnectionPool(
                 self._conninfo(),
                 connection_class=ours,
                 kwargs={"autocommit": True, "prepare_threshold": None if self.pooled else 0},
-                min_size=1,
-                max_size=_MOST,
+                min_size=0 if apart else 1,
+                max_size=1 if apart else _MOST,
                 timeout=_PATIENCE,
                 reconnect_timeout=1.0,
                 max_idle=60,
                 open=True,
                 name=_NAME,
             )
-            self._pools[os.getpid()] = pool
+            self._pools[os.getpid(), apart] = pool
             return pool
 
     def _conninfo(self) -> str:

@@ -225,7 +225,7 @@ class PostgresStore:
             return []
         parameters = rows.beaten(beats, lease, self._given)
         text = self._sql("heartbeat", "progress" if "progress" in parameters else "")
-        held = dict(self.pool.run(lambda db: db.execute(text, parameters).fetchall()))
+        held = dict(self.pool.run(lambda db: db.execute(text, parameters).fetchall(), apart=True))
         lost = [beat.id for beat in beats if beat.id not in held]
         states = {job.id: job.state for job in self.read(lost) if job is not None} if lost else {}
         return [
