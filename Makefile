@@ -57,7 +57,7 @@ AWS := tests/aws $(foreach suite,conformance races machine,tests/$(suite)/test_d
 .PHONY: unit
 unit: $(READY) ## pytest, without the long runs: chaos, mutants, aws, browser
 	@echo "unit: pytest"
-	@$(BIN)/python -m pytest -q -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS:%=--ignore=%)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS:%=--ignore=%)
 
 .PHONY: aws
 aws: $(READY) ## the suites of the stores on AWS, on an emulator that is installed in .venv-aws

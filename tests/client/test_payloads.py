@@ -85,7 +85,7 @@ def sentence(call: Callable[[], object]) -> str:
         ((1,), {"x": [10**400]}, "pay.x[0] is an integer of more than 64 bits"),
         ((1,), {"s": "x" * 256 * 1024}, "bytes of JSON, and at most 262,144 are kept; store it elsewhere"),
         ((1,), {"s": "é" * 128 * 1024}, "bytes of JSON, and at most 262,144 are kept; store it elsewhere"),
-        ((1,), {"x": object()}, "The payload of pay cannot be written as JSON"),
+        ((1,), {"x": object}, "The payload of pay cannot be written as JSON"),
         ((1,), {"x": b"\xff"}, "The payload of pay holds bytes that are not text"),
         ((1,), {"x": dict.fromkeys(map(str, range(1001)))}, "pay.x has more than 1000 keys"),
     ],
