@@ -46,6 +46,11 @@ class Job(Generic[R_co]):
         return UUID(self._known.id)
 
     @property
+    def stored(self) -> Inserted | None:
+        """What was stored of it, if that was just now and its record has not been looked at since."""
+        return self._known if isinstance(self._known, Inserted) else None
+
+    @property
     def state(self) -> str:
         """The state it was in when last read."""
         return self.record.state.value

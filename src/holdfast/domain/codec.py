@@ -99,9 +99,10 @@ def _check_object(value: dict[Any, Any], where: str, depth: int) -> bool:
 def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:
     """Turn any value that Pydantic can serialise into JSON text."""
     try:
-        plain = to_jsonable_python(value, inf_nan_mode="constants")
-        check(plain, where)
-        text = to_json(plain)
+        if not check(value, where):
+            value = to_jsonable_python(value, inf_nan_mode="constants")
+            check(value, where)
+        text = to_json(value)
     except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
         raise unserialisable(where, error) from error
     return sized(text, where, limit)

@@ -96,6 +96,8 @@ class NewJobBody(Body):
     def choices(self) -> dict[str, Any]:
         """Give what is chosen besides kind, payload and tenant, as `Outside.prepare` takes it."""
         names = self.model_fields_set - _APART
+        if not names:
+            return {}
         chosen = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
         if self.retry is not None:
             chosen["retry"] = self.retry.policy(chosen.pop("max_attempts", DEFAULT_ATTEMPTS))

@@ -191,7 +191,7 @@ class Pool:
         return pool or self._open(apart=apart)
 
     def _open(self, *, apart: bool) -> ConnectionPool[Connection]:
-        """Open a pool of this process, the first after a connection has shown that the server is there and lets us in."""
+        """Open a pool of this process; the first, once a connection has shown that the server lets us in."""
         with self._lock:
             if self._closed:
                 msg = f"The store on {self.address.shown} is closed."

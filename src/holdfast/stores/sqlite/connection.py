@@ -24,7 +24,14 @@ from holdfast.stores import statements
 
 APPLICATION_ID = 0x484F4C44
 """`HOLD`, written into the header of every Holdfast file."""
-MIGRATIONS = ("0001_jobs.sql", "0002_entry.sql", "0003_workflows.sql", "0004_pages.sql", "0005_flow.sql")
+MIGRATIONS = (
+    "0001_jobs.sql",
+    "0002_entry.sql",
+    "0003_workflows.sql",
+    "0004_pages.sql",
+    "0005_flow.sql",
+    "0006_entries.sql",
+)
 SCHEMA_VERSION = len(MIGRATIONS)
 SAFE_SQLITE = 3_051_003
 _PATIENCE = 10.0

@@ -6,6 +6,7 @@ not cross a fork, so a forked child opens the file anew at its first use.
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -86,7 +87,7 @@ class Turn:
             raise
         return self._db
 
-    def at_once(self, statements: str, parameters: list[object]) -> None:
+    def at_once(self, statements: str, parameters: Sequence[object]) -> None:
         """Run a statement that is a transaction of its own; `apsw.ConstraintError` is raised as it is."""
         with self.lock:
             self._file.check_open()

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import apsw
+from pydantic_core import to_json
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import InsufficientCredits
@@ -25,7 +26,9 @@ ONE_STATEMENT = 32
 """Up to so many jobs are inserted by one statement, which needs no savepoint and gives up the interpreter once."""
 Place = Callable[[NewJob], str | None]
 """Names the lane of a new job."""
-_QUEUE, _STATE = JobRecord._fields.index("queue"), JobRecord._fields.index("state")
+_QUEUE, _STATE, _PAYLOAD = (JobRecord._fields.index(name) for name in ("queue", "state", "payload"))
+_REST = NewJob._fields.index("payload") + 1
+"""Where the fields of a new job begin that others may have in common with it, besides the kind."""
 
 
 def plain(new: NewJob) -> bool:
@@ -33,12 +36,31 @@ def plain(new: NewJob) -> bool:
     return new.key is None and not new.credits and not new.steps
 
 
-def enter(jobs: InsertGroup, now: Micros) -> tuple[str, list[Any]]:
-    """Give the statement that stores and counts a few plain jobs at once, and its values."""
-    for _, new in jobs:
-        if rows.is_laden(new):
-            return _entry(len(jobs), laden=True), [value for job in jobs for value in rows.laden(*job, now)]
+def enter(groups: Sequence[InsertGroup], now: Micros) -> tuple[str, Sequence[Any]] | None:
+    """Give the statement that stores and counts jobs in whose way nothing can be but their ids, and its values.
+
+    None if that takes more than one statement: there are keys, or many jobs that differ in more than their payloads.
+    """
+    jobs = [one for group in groups for one in group]
+    if len(jobs) > 1 and (together := _alike(jobs)):
+        id_, new = jobs[0]
+        row = rows.fresh(id_, new, now)
+        return SQL["insert_alike"], (to_json(together).decode(), len(jobs), *row[1:_PAYLOAD], *row[_PAYLOAD + 1 :])
+    if not 0 < len(jobs) == len(groups) <= ONE_STATEMENT or not all(plain(new) for _, new in jobs):
+        return None
+    if any(rows.is_laden(new) for _, new in jobs):
+        return _entry(len(jobs), laden=True), [value for job in jobs for value in rows.laden(*job, now)]
     return _entry(len(jobs)), [value for id_, new in jobs for value in rows.fresh(id_, new, now)]
+
+
+def _alike(jobs: InsertGroup) -> dict[str, str] | None:
+    """Give payloads by id, if that is all that jobs differ in and none has more than most."""
+    first = jobs[0][1]
+    kind, rest = first.kind, first[_REST:]
+    if first.key is not None or rows.is_laden(first) or any(new[_REST:] != rest or new.kind != kind for _, new in jobs):
+        return None
+    payloads = {id_: new.payload for id_, new in jobs}
+    return payloads if len(payloads) == len(jobs) else None
 
 
 @cache

@@ -22,6 +22,12 @@ INSERT INTO job (id, kind, queue, tenant, user, priority, payload, retry, max_at
                  expires_at, steps_total, state, available_at, updated_at, ready, step_cursor, parent, code_version, flow, lane)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: insert_alike
+-- Any number of jobs that differ in id and payload only, counted by the same statement.
+INSERT INTO entries (jobs, number, kind, queue, tenant, user, priority, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+                     expires_at, steps_total, state, available_at, updated_at, ready)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: inherit_step
 -- Steps that a job starts out with; they stand before all that it records itself, whose positions are versions.
 INSERT OR IGNORE INTO step SELECT seq, ?2, ?3, ?4, ?5 FROM job WHERE id = ?1

@@ -26,7 +26,6 @@ from holdfast.domain.job import (
     AttemptRecord,
     CreditEntry,
     JobRecord,
-    NewJob,
     SignalRecord,
     State,
     StepRecord,
@@ -97,9 +96,10 @@ class SqliteStore:
         """Store each group whole or not at all."""
         rules = self._turns.glance(self.file.read())
         ruled = rules is None or (bool(rules) and any(rules.laned(new.queue) for group in groups for _, new in group))
-        few = 0 < len(groups) <= insertion.ONE_STATEMENT and not ruled
-        if few and all(len(group) == 1 and insertion.plain(group[0][1]) for group in groups):
-            return self._insert_few([group[0] for group in groups])
+        now = self.now()
+        if not ruled and (entry := insertion.enter(groups, now)) is not None and self._enter(*entry):
+            self._bell.ring({new.queue for group in groups for _, new in group})
+            return [[Inserted(id_, new, now) for id_, new in group] for group in groups]
         deltas: Deltas = defaultdict(int)
         with self._ruled() as db:
             place = self._turns.places(db) if ruled else None
@@ -124,22 +124,13 @@ class SqliteStore:
         """Asynchronous twin of `insert_on`."""
         return self.insert_on(connection, group)
 
-    def _insert_few(self, jobs: InsertGroup) -> list[list[Inserted] | Refusal]:
-        """Store a few callers' plain jobs, each a group of its own: the common call, in one statement."""
-        now = self.now()
+    def _enter(self, statement: str, values: Sequence[Any]) -> bool:
+        """Store jobs by one statement; false if some are there already, which takes a closer look."""
         try:
-            self.file.write().at_once(*insertion.enter(jobs, now))
-        except apsw.ConstraintError:  # asked again, and some are there already: look closer
-            return [self._insert_again(job) for job in jobs]
-        self._bell.ring({new.queue for _, new in jobs})
-        return [[Inserted(id_, new, now)] for id_, new in jobs]
-
-    def _insert_again(self, job: tuple[str, NewJob]) -> list[Inserted] | Refusal:
-        deltas: Deltas = defaultdict(int)
-        with self.file.write() as db:
-            answers = insertion.store_group(db, [job], self.now(), deltas)
-            tally.change(db, deltas)
-        return answers
+            self.file.write().at_once(statement, values)
+        except apsw.ConstraintError:
+            return False
+        return True
 
     def transaction(self) -> Transaction:
         """Refuse: one writer at a time cannot be kept waiting by a handler."""
