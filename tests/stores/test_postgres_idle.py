@@ -80,8 +80,8 @@ def test_l8_a_crowd_costs_little_while_idle_and_few_of_it_are_woken(server: Serv
             until(partial(started.at.get, str(job.id)), "the start")
             threading.Event().wait(0.1)
         extra = statements() - before - idle * (time.monotonic() - began)
-    # An enqueue, a notification and a settlement, and then a claim or two of each who was woken.
-    assert extra / 10 <= 3 + 2 * 10, f"{extra / 10:.0f} statements for one job"
+    # An enqueue, a notification and a settlement, and then a claim or two of each who was woken; and what upkeep does.
+    assert extra / 10 <= 5 + 2 * 10, f"{extra / 10:.0f} statements for one job"
 
 
 @pytest.mark.skipif("HOLDFAST_TEST_LONG" not in os.environ, reason="takes minutes; HOLDFAST_TEST_LONG=1 runs it")

@@ -265,8 +265,10 @@ class Worker:
 
     def _settle(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
         if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
+            held = self.held
             for attempt, _ in batch:
-                self._let_go(attempt)
+                if held.get(attempt.job.id) is attempt:  # the other trip may have claimed its job again meanwhile
+                    del held[attempt.job.id]
             if self.watch is not None:
                 self.watch.settled([(attempt, move) for attempt, move in batch if move is not None])
             return
@@ -277,17 +279,13 @@ class Worker:
                 attempt.settled = False
                 self.finish(attempt, self._instead(attempt, answer))
                 continue
-            self._let_go(attempt)
+            if self.held.get(attempt.job.id) is attempt:
+                del self.held[attempt.job.id]
             if move is not None and answer is not Answer.OK:
                 text = "job %s: a late %s was refused (%s)"
                 log.warning(text, attempt.job.id, move.verb, answer, extra=about(attempt.job))
             if move is not None and self.watch is not None:
                 self.watch.answered(attempt, move, answer)
-
-    def _let_go(self, attempt: Attempt) -> None:
-        """Hold an attempt no more; the other trip may have claimed its job again meanwhile."""
-        if self.held.get(attempt.job.id) is attempt:
-            del self.held[attempt.job.id]
 
     def _instead(self, attempt: Attempt, answer: Answer) -> Move:
         """Settle an attempt whose outcome cannot be: cancelled meanwhile, or too dear."""

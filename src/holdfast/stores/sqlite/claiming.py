@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import Micros
@@ -12,13 +13,21 @@ from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.tally import Deltas
 from holdfast.stores.sqlite.turns import Turns
 
-Picked = tuple[str, dict[tuple[str, State], int]]
-"""The seqs of jobs as JSON, and their number by queue and state."""
+
+class Picked(NamedTuple):
+    """The jobs to be claimed."""
+
+    seqs: str
+    """As JSON."""
+    jobs: dict[tuple[str, State], int]
+    """How many there are by queue and state."""
+    told: str | None = None
+    """What `claimed` will tell of them, if that is known already."""
 
 
 def claim(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> list[JobRecord]:
     """Lease runnable jobs, best first, of queues that are not paused."""
-    seqs, picked = _pick(db, want, now, paused, turns)
+    seqs, picked, told = _pick(db, want, now, paused, turns)
     if not picked:
         return []
     db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease, turns.counts))
@@ -27,7 +36,7 @@ def claim(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], t
         deltas[queue, state] -= jobs
         deltas[queue, State.RUNNING] += jobs
     tally.change(db, deltas)
-    return rows.claimed(db.execute(SQL["claimed"], (seqs,)).get, want, now)
+    return rows.claimed(told or db.execute(SQL["claimed"], (seqs,)).get, want, now)
 
 
 def _pick(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> Picked:
@@ -44,13 +53,13 @@ def _pick(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], t
         return _pick_best(db, room, want.limit, now)
     if want.tenant is None and turns.simple(room):
         allowed, gates = turns.gated(db, room, now)
-        seqs, picked = _pick_best(db, allowed, want.limit, now)
-        turns.passed(db, gates, picked)
-        return seqs, picked
+        best = _pick_best(db, allowed, want.limit, now)
+        turns.passed(db, gates, best.jobs)
+        return best
     chosen = turns.choose(db, room, want.limit, now, want.tenant)
     counted = Counter((queue, state) for queue, _, state in chosen)
     picked = {(queue, State(state)): jobs for (queue, state), jobs in counted.items()}
-    return json.dumps([seq for _, seq, _ in chosen]), picked
+    return Picked(json.dumps([seq for _, seq, _ in chosen]), picked)
 
 
 def _pick_best(db: OwnConnection, room: dict[str, int], limit: int, now: Micros) -> Picked:
@@ -59,8 +68,9 @@ def _pick_best(db: OwnConnection, room: dict[str, int], limit: int, now: Micros)
         db.execute(SQL["promote"], (queue, now))
     if len(room) == 1:
         ((queue, most),) = room.items()
-        seqs, jobs, retrying = db.execute(SQL["pick"], (queue, now, most)).fetchone()
-        return seqs, {(queue, State.QUEUED): jobs - retrying, (queue, State.RETRYING): retrying} if jobs else {}
+        seqs, jobs, retrying, told = db.execute(SQL["pick"], (queue, now, most)).fetchone()
+        counted = {(queue, State.QUEUED): jobs - retrying, (queue, State.RETRYING): retrying}
+        return Picked(seqs, counted if jobs else {}, told)
     return _pick_across(db, room, limit, now)
 
 
@@ -68,8 +78,8 @@ def _pick_one(db: OwnConnection, one: tuple[str, Micros, str | None], paused: fr
     """Choose one job by its id, if it is due now and of the tenant."""
     row = db.execute(SQL["pick_one"], one).fetchone()
     if row is None or row[1] in paused or not turns.admits(db, row[0], row[1], one[1]):
-        return "[]", {}
-    return f"[{row[0]}]", {(row[1], State(row[2])): 1}
+        return Picked("[]", {})
+    return Picked(f"[{row[0]}]", {(row[1], State(row[2])): 1})
 
 
 def _pick_across(db: OwnConnection, room: dict[str, int], limit: int, now: Micros) -> Picked:
@@ -83,4 +93,4 @@ def _pick_across(db: OwnConnection, room: dict[str, int], limit: int, now: Micro
     ]
     best = sorted(found)[:limit]
     picked = Counter((queue, State(state)) for _, _, _, queue, state in best)
-    return json.dumps([seq for _, _, seq, _, _ in best]), picked
+    return Picked(json.dumps([seq for _, _, seq, _, _ in best]), picked)

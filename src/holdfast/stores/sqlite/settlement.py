@@ -5,9 +5,11 @@ other move is read, checked and applied by the lifecycle's own functions inside 
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 from holdfast.domain import accounts, history, lifecycle
 from holdfast.domain.errors import InsufficientCredits
@@ -93,13 +95,14 @@ class Settlement:
         done = 0
         self._db.execute("SAVEPOINT batch")
         for (token, lease_id, purge_after), results in leases.items():
-            self._db.execute(SQL["complete"], (json.dumps(results), self._now, token, lease_id, purge_after))
+            values = to_json(results).decode(), self._now, token, lease_id, purge_after
+            self._db.execute(SQL["complete"], values)
             done += self._db.changes()
         if not self._release(whole=done == len(moves)):
             return False
-        for move in moves:
-            self.deltas[move.queue, State.SUCCEEDED] += 1
-            self.deltas[move.queue, State.RUNNING] -= 1
+        for queue, jobs in Counter([move.queue for move in moves]).items():
+            self.deltas[queue, State.SUCCEEDED] += jobs
+            self.deltas[queue, State.RUNNING] -= jobs
         return True
 
     def _checkpoint(self, moves: list[Move]) -> bool:
