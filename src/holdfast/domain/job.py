@@ -224,6 +224,18 @@ class JobRecord(NamedTuple):
         return Failure(self.failure_code, self.failure_message or "", bool(self.failure_retryable))
 
 
+_CRASHES, _STEP_CURSOR, _FLOW = (JobRecord._fields.index(name) for name in ("crashes", "step_cursor", "flow"))
+
+
+def stepped(job: JobRecord, step_cursor: int, flow: Flow | None) -> JobRecord:
+    """Give a record with these in place and its crashes forgotten: `_replace` at a fraction of its cost, for every
+    step.
+    """
+    fields = list(job)
+    fields[_CRASHES], fields[_STEP_CURSOR], fields[_FLOW] = 0, step_cursor, flow
+    return JobRecord._make(fields)
+
+
 class AttemptRecord(NamedTuple):
     """One ended attempt. `token` numbers claims for ever; `attempt` is what the attempt was charged as."""
 

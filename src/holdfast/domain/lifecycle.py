@@ -24,6 +24,7 @@ from holdfast.domain.job import (
     NewJob,
     Retention,
     State,
+    stepped,
 )
 from holdfast.domain.moments import HORIZON, Micros
 from holdfast.domain.move import LEGAL, Answer, Held, Move, Seen, Verb, refusal
@@ -406,7 +407,7 @@ def apply(job: JobRecord, move: Move, now: Micros) -> JobRecord:
 
 def after_checkpoint(job: JobRecord, move: Move) -> JobRecord:
     """Give the job as its holder knows it after its own checkpoint: all of `apply` that does not need the store."""
-    return job._replace(step_cursor=job.step_cursor + move.advance, crashes=0, flow=_flow_after(job, move))
+    return stepped(job, job.step_cursor + move.advance, _flow_after(job, move))
 
 
 def _heard_late(job: JobRecord, move: Move) -> bool:
@@ -435,9 +436,7 @@ def _flow_after(job: JobRecord, move: Move) -> Flow | None:
 
 def _flows(move: Move) -> bool:
     """Tell whether a move gives a flow to a job that has none."""
-    return bool(
-        move.signal or move.children or move.undoable or move.spend or move.awaits or move.events or move.ending
-    )
+    return any((move.signal, move.children, move.undoable, move.spend, move.awaits, move.events, move.ending))
 
 
 def _ended(job: JobRecord, move: Move) -> Move:

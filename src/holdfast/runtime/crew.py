@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.client.settings import Settings
@@ -20,6 +19,7 @@ from holdfast.runtime.executor import Executor
 from holdfast.runtime.lanes import ThreadLanes
 from holdfast.runtime.loop import LoopLane
 from holdfast.runtime.processes import ProcessLanes
+from holdfast.runtime.slots import Slots
 
 Finish = Callable[[Attempt, Move | None], None]
 FENCE = 0.8
@@ -68,7 +68,7 @@ class Crew:
         """Told of each attempt whose kind has a timeout, as it begins."""
         self.closing = False
         """Set when nothing more may begin: what comes to its turn is given back instead."""
-        self._slots = threading.Semaphore(concurrency) if mixed else None
+        self._slots = Slots(concurrency) if mixed else None
         self._loop = LoopLane(self._arun, concurrency, self._slots, idle)
         self._desk = Desk(store)
         threads = ThreadLanes(self._run, concurrency, idle, self._desk)
@@ -104,7 +104,7 @@ class Crew:
             attempt.abandoned = True
             self._finish(attempt, self._executor.stopped(attempt))
             if self._slots is not None:
-                self._slots.release()
+                self._slots.give_back()
             self._lanes[attempt.kind.run_in].replace()
             self._loop.poke()
 
@@ -114,11 +114,15 @@ class Crew:
             lane.close()
 
     def _run(self, attempt: Attempt) -> None:
-        if self._slots is not None or lifecycle.one_crash_left(attempt.job):
-            with self._slot(attempt), self._suspects if lifecycle.one_crash_left(attempt.job) else nullcontext():
+        self._take_slot()
+        try:
+            if lifecycle.one_crash_left(attempt.job):
+                with self._suspects:
+                    self._call(attempt)
+            else:
                 self._call(attempt)
-        else:
-            self._call(attempt)
+        finally:
+            self._give_slot_back(attempt)
 
     def _call(self, attempt: Attempt) -> None:
         if attempt.script is None:
@@ -135,18 +139,16 @@ class Crew:
             self._desk.end(attempt)
             self._finish(attempt, move)
 
-    @contextmanager
-    def _slot(self, attempt: Attempt) -> Iterator[None]:
-        """Take one of the slots that several kinds of lanes share; an abandoned attempt's was given back before."""
-        if self._slots is None:
-            yield
-            return
-        self._slots.acquire()
-        try:
-            yield
-        finally:
+    def _take_slot(self) -> None:
+        """Take one of the slots that several kinds of lanes share."""
+        if self._slots is not None:
+            self._slots.take()
+
+    def _give_slot_back(self, attempt: Attempt) -> None:
+        """Give it back; an abandoned attempt's was given back before."""
+        if self._slots is not None:
             if not attempt.abandoned:
-                self._slots.release()
+                self._slots.give_back()
             self._loop.poke()
 
     async def _arun(self, attempt: Attempt) -> None:
@@ -167,9 +169,12 @@ class Crew:
                 self._suspects.release()
 
     def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
-        with self._slot(attempt):
+        self._take_slot()
+        try:
             if self._may_begin(attempt) and self._start_on_record(attempt):
                 self._finish(attempt, call(self._executor))
+        finally:
+            self._give_slot_back(attempt)
 
     def _may_begin(self, attempt: Attempt) -> bool:
         """Fence: nothing begins once the lease may have ended, or after the attempt was told to stop."""

@@ -2,7 +2,8 @@
 
 A lane runs one pipeline up to the record of its next step, leaves it here and goes on with another. Once nothing is
 left to run, whoever comes first writes all that lies here in one commit; then those pipelines go on. So quick steps of
-many pipelines share commits, and no thread waits for another.
+many pipelines share commits, and no thread waits for another. While many are being written, as many others may begin:
+one thread runs steps then, and another waits for the disk.
 """
 
 import logging
@@ -27,6 +28,8 @@ class Desk:
         """Pipelines whose record has been answered: they can go on."""
         self._left: deque[tuple[Attempt, Move]] = deque()
         self._writing = threading.Lock()
+        self._written = 0
+        """How many records are being written."""
         self._troubled = False
         self._begun: set[Attempt] = set()
 
@@ -39,10 +42,15 @@ class Desk:
         self._begun.discard(attempt)
 
     def room(self, most: int) -> bool:
-        """Tell whether fewer pipelines than this have begun and not ended."""
+        """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
         if len(self._begun) >= most:
             self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
-        return len(self._begun) < most
+        waiting = min(self._written, most)
+        return len(self._begun) < (most + waiting if waiting * 2 >= most else most)
+
+    def crowded(self, most: int) -> bool:
+        """Tell whether so much lies here that others may begin while it is written."""
+        return len(self._left) * 2 >= most
 
     def leave(self, attempt: Attempt, move: Move) -> None:
         """Leave a record to be written."""
@@ -59,10 +67,12 @@ class Desk:
             return False
         try:
             batch = [self._left.popleft() for _ in range(len(self._left))]
+            self._written = len(batch)
             if batch:
                 self._write(batch)
             return bool(batch)
         finally:
+            self._written = 0
             self._writing.release()
 
     def _write(self, batch: list[tuple[Attempt, Move]]) -> None:

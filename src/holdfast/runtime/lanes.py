@@ -118,6 +118,23 @@ class ThreadLanes:
         fresh = len(self._inbox) if self._inbox and self._desk.room(self._most) else 0
         return len(self._desk.answered) + fresh + self._desk.calls
 
+    def _flush(self) -> bool:
+        """Write what lies at the desk, while another thread goes on; false if there is nothing, or another writes."""
+        if self._inbox and self._desk.crowded(self._most):
+            self._wake_partner()
+        if not self._desk.flush():
+            return False
+        if self._desk.calls:  # left there meanwhile
+            self._wake_partner()
+        elif not self._work_waits.is_set():  # what is set already will be looked at
+            self._work_waits.set()
+        return True
+
+    def _wake_partner(self) -> None:
+        with self._lock:
+            if self._awake < 2:  # noqa: PLR2004 - one runs, one writes
+                self._wake_one()
+
     def _park(self) -> bool:
         """Sleep until woken; false once the crew is closed."""
         with self._lock:
@@ -134,9 +151,7 @@ class ThreadLanes:
             try:
                 attempt = self._next()
                 if attempt is None:
-                    if self._desk.flush():
-                        self._work_waits.set()
-                    elif not self._park():
+                    if not self._flush() and not self._park():
                         return
                     continue
                 self._taken += 1

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.runtime.attempt import Attempt
+from holdfast.runtime.slots import Slots
 
 Run = Callable[[Attempt], Coroutine[Any, Any, None]]
 
@@ -18,7 +19,7 @@ class LoopLane:
     `slots` is given when other lanes share the limit; whoever gives one back then pokes this lane.
     """
 
-    def __init__(self, run: Run, most: int, slots: threading.Semaphore | None, idle: Callable[[], None]) -> None:
+    def __init__(self, run: Run, most: int, slots: Slots | None, idle: Callable[[], None]) -> None:
         self._run = run
         self._most = most
         self._slots = slots
@@ -94,7 +95,7 @@ class LoopLane:
         loop = self._loop
         assert loop is not None
         while self._inbox and self._running < self._most:
-            if self._slots is not None and not self._slots.acquire(blocking=False):
+            if self._slots is not None and not self._slots.try_take():
                 return
             attempt = self._inbox.popleft()
             self._running += 1
@@ -106,7 +107,7 @@ class LoopLane:
         self._running -= 1
         self._most -= attempt.abandoned
         if self._slots is not None and not attempt.abandoned:
-            self._slots.release()
+            self._slots.give_back()
         if not task.cancelled():
             task.exception()
         self._start()

@@ -107,7 +107,7 @@ class Settlement:
 
     def _checkpoint(self, moves: list[Move]) -> bool:
         """Record a step of each of a whole batch of jobs, or nothing."""
-        marks = json.dumps([(m.id, m.step, m.result, *m.guard, m.yields, m.advance) for m in moves])
+        marks = to_json([(m.id, m.step, m.result, *m.guard, m.yields, m.advance) for m in moves]).decode()
         self._db.execute("SAVEPOINT batch")
         self._db.execute(SQL["checkpoint"], (marks, self._now))
         whole = self._db.changes() == len(moves)
