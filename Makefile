@@ -55,15 +55,20 @@ arch: $(READY) ## import-linter: which layer may import which
 AWS := tests/aws $(foreach suite,conformance races machine,tests/$(suite)/test_dynamodb.py tests/$(suite)/test_contract.py)
 
 .PHONY: unit
-unit: $(READY) ## pytest, without the long runs: chaos, mutants, aws, browser
+unit: $(READY) ## pytest, two tests at once, without the long runs: chaos, mutants, aws, browser
 	@echo "unit: pytest"
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS:%=--ignore=%)
+
+.PHONY: again
+again: $(READY) ## the tests that failed last, once more, one at a time
+	@echo "again: pytest"
+	@$(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 .PHONY: aws
 aws: $(READY) ## the suites of the stores on AWS, on an emulator that is installed in .venv-aws
 	@echo "aws: pytest"
-	@$(BIN)/python -m pytest -q $(AWS)
-	@$(BIN)/python -m pytest -q -m aws tests/seeds tests/runtime
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS); stores=$$?; \
+		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m aws tests/seeds tests/runtime && exit $$stores
 
 .PHONY: browser
 browser: $(READY) ## the dashboard in Chromium, with screenshots of every page in .artifacts/screenshots
