@@ -276,10 +276,9 @@ def undo(job: JobRecord, retention: Retention) -> Move:
         msg = "A job that is not ending cannot undo."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
     state, _, cause = job.flow.ending.partition(":")
-    ended = State(state)
-    move = _held(job, Verb.UNDO, ended, cause=Cause(cause) if cause else None)
-    cancelled = ended is State.CANCELLED
-    return _charged(job, move._replace(crashes=0, purge_after=retention.of(ended), cancel_requested=cancelled))
+    move = _held(job, Verb.UNDO, State(state), cause=Cause(cause) if cause else None)
+    cancelled = move.state is State.CANCELLED
+    return _charged(job, move._replace(crashes=0, purge_after=retention.of(move.state), cancel_requested=cancelled))
 
 
 def undoing(job: JobRecord) -> bool:
@@ -378,7 +377,8 @@ def apply(job: JobRecord, move: Move, now: Micros) -> JobRecord:
     reopened = move.verb is Verb.REDRIVE
     settled = move.state is not State.RUNNING
     overcome = move.verb is Verb.COMPLETE or (reopened and not undoing(job))
-    failure = move.failure or (None if overcome else job.failure)
+    hidden = undoing(job) and move.state is State.RETRYING  # an undo's own failure does not hide what ended the job
+    failure = (None if hidden else move.failure) or (None if overcome else job.failure)
     return job._replace(
         state=move.state,
         version=job.version + 1,
