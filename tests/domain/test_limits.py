@@ -69,9 +69,21 @@ def test_an_order_that_makes_no_sense_is_refused() -> None:
         ("priority", {"a": 2}, None, "weights= goes with"),
         ("fair", {"a": 0}, None, "The weight of 'a'"),
         ("fair", None, 0, "longer than zero"),
+        ("fair", ["a"], None, "weights= is a mapping"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            limits.ordered(Rule("q"), order, weights, aging)
+            limits.ordered(Rule("q"), order, weights, aging)  # type: ignore[arg-type]
+
+
+def test_a_unit_may_be_spelled_out() -> None:
+    for spelling, rate in (
+        ("5/sec", "5/s"),
+        ("5/minute", "5/min"),
+        ("5/m", "5/min"),
+        ("5/hour", "5/h"),
+        ("1/2day", "1/2d"),
+    ):
+        assert limits.spelled(limits.parse_rate(spelling)) == rate
 
 
 def test_a_rule_is_kept_as_it_was_written() -> None:

@@ -24,7 +24,9 @@ FULL = ("wait", "drop", "replace")
 MOST = 1_000_000
 """The largest number that a limit, a burst or a weight can be."""
 _UNITS = {"s": SECOND, "min": MINUTE, "h": HOUR, "d": DAY}
-_RATE = re.compile(r"([0-9]{1,7})/([0-9]{0,4})(s|min|h|d)")
+_ALSO = {"sec": "s", "second": "s", "m": "min", "minute": "min", "hour": "h", "day": "d"}
+"""Other spellings of units that are understood."""
+_RATE = re.compile(rf"([0-9]{{1,7}})/([0-9]{{0,4}})({'|'.join((*_UNITS, *_ALSO))})")
 _BREAK = "\x1f"
 """Between the tenant and the key of a lane's name; no name contains it."""
 _END = "\x20"
@@ -266,7 +268,7 @@ def spelled(rate: tuple[int, Micros]) -> str:
 def parse_rate(value: Any) -> tuple[int, Micros]:
     """Read a rate such as `100/min` or `1/10s`."""
     match = _RATE.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
-    count, period = (int(match[1]), int(match[2] or 1) * _UNITS[match[3]]) if match else (0, 0)
+    count, period = (int(match[1]), int(match[2] or 1) * _UNITS[_ALSO.get(match[3], match[3])]) if match else (0, 0)
     if not 0 < count <= period:
         msg = f"A rate is written like 100/min, 5/s or 1/10min (units: {', '.join(_UNITS)}), not {str(value)[:60]!r}."
         raise BadInput(msg)
@@ -283,7 +285,7 @@ def checked(
 ) -> list[Limit]:
     """Make the limits that a caller asks for: of a rate, of jobs at once, or both."""
     _one_of(per, PER, "A limit is per")
-    _one_of(full, FULL, "At a full limit jobs")
+    _one_of(full, FULL, "What becomes of jobs at a full limit is")
     if rate is None and concurrency is None:
         msg = "A limit takes rate=, concurrency= or both."
         raise BadInput(msg)
@@ -304,6 +306,9 @@ def checked(
 def ordered(rule: Rule, order: str, weights: Mapping[str, int] | None, aging: Micros | None) -> Rule:
     """Say in which order a queue is served."""
     _one_of(order, ORDERS, "The order of a queue is")
+    if weights is not None and not isinstance(weights, Mapping):
+        msg = f"weights= is a mapping of tenants to whole numbers, as in {{'acme': 3}}, not {str(weights)[:60]!r}."
+        raise BadInput(msg)
     if weights and order != "fair":
         msg = "weights= goes with order='fair'."
         raise BadInput(msg)
