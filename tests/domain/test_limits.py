@@ -53,14 +53,13 @@ def test_a_limit_that_makes_no_sense_is_refused(asked: dict[str, Any], sentence:
 def test_rules_that_cannot_hold_together_are_refused() -> None:
     fair, per_key = Rule("q", order="fair"), Limit("key", concurrency=1)
     for rules, sentence in (
-        ([fair._replace(limits=(per_key,))], "fair among tenants"),
-        ([fair, Rule("*", limits=(per_key,))], "fair among tenants"),
         ([Rule("*", order="fair")], "An order is for one queue"),
         ([Rule("*", limits=(Limit(concurrency=1, full="drop"),))], "at those of all queues"),
     ):
         with pytest.raises(BadInput, match=sentence):
             limits.agreeing(rules)
     limits.agreeing([Rule("q", limits=(per_key,)), Rule("*", limits=(Limit(concurrency=9),)), Rule("r", order="fair")])
+    limits.agreeing([fair._replace(limits=(per_key,)), Rule("*", limits=(per_key,))])
 
 
 def test_an_order_that_makes_no_sense_is_refused() -> None:
@@ -111,6 +110,7 @@ def test_a_queue_follows_its_own_rule_and_that_of_all() -> None:
     assert plan is not None
     assert other is not None
     assert (plan.shape, other.shape) == ("k", "k")
+    assert (plan.nested, other.nested) == (True, False)
     assert [queue for queue, _ in other.limits] == ["*"]
     assert Rules({}).plan("q") is None
     assert Rules({}, kinds=frozenset({"add"})).plan("q") == Plan("q")

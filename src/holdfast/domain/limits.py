@@ -105,6 +105,8 @@ class Plan(NamedTuple):
     aging: Micros | None = None
     limits: tuple[tuple[str, Limit], ...] = ()
     """Each with the queue that it was asked for: this one or `*`."""
+    nested: bool = False
+    """Whether tenants take turns, though their keys have lanes of their own."""
 
     def lane(self, tenant: str, group: str | None) -> str:
         """Name the lane of a job."""
@@ -240,7 +242,8 @@ class Rules:
         limits = tuple((rule.queue, limit) for rule in (own, everywhere) if rule is not None for limit in rule.limits)
         per = {limit.per for _, limit in limits}
         shape = "k" if "key" in per else "t" if own.order == "fair" or "tenant" in per else ""
-        return Plan(queue, shape, own.weights if own.order == "fair" else {}, own.aging, limits)
+        fair = own.order == "fair"
+        return Plan(queue, shape, own.weights if fair else {}, own.aging, limits, nested=fair and shape == "k")
 
 
 NO_RULES = Rules({})
@@ -328,11 +331,6 @@ def agreeing(rules: Sequence[Rule]) -> None:
             raise BadInput(msg)
         if any(limit.full != "wait" for limit in everywhere.limits):
             msg = "Jobs are dropped or replaced at the limits of one queue; at those of all queues (*) they wait."
-            raise BadInput(msg)
-    for rule in rules:
-        limits = (*rule.limits, *(everywhere.limits if everywhere is not None else ()))
-        if rule.order == "fair" and any(limit.per == "key" for limit in limits):
-            msg = f"The queue {rule.queue!r} is fair among tenants, so it cannot be limited per key as well."
             raise BadInput(msg)
 
 

@@ -10,7 +10,6 @@ from holdfast.domain.gates import Standing
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
-from holdfast.domain.retry import Retry
 from holdfast.port.store import Page, Query
 from holdfast.testing.lab import FLAKY, RETENTION, Lab
 
@@ -197,26 +196,6 @@ def one_at_a_time_per_key_keeps_the_order_of_a_key(lab: Lab) -> None:
         order += [job.id for job in claimed]
         _finish(lab, claimed)
     assert order == [job.id for job in jobs]
-
-
-def a_job_of_a_key_that_comes_back_at_once_keeps_its_place(lab: Lab) -> None:
-    lab.need("limits")
-    _rule(lab, limits=(Limit("key", concurrency=1),))
-    jobs = lab.jobs(3, tenant="a", group="x", max_attempts=9, crash_cap=9, retry=Retry.fixed(0, retries=8).spec)
-    [first] = lab.claim(9)
-    lab.clock.advance(seconds=1)
-    lab.done(lifecycle.release(first))
-    [again] = lab.claim(9)
-    lab.clock.advance(seconds=1)
-    lab.done(lifecycle.fail(again, FLAKY, draw=0, retention=RETENTION))
-    [third] = lab.claim(9)
-    lab.lapse()
-    lab.reap()
-    order = [first.id, again.id, third.id]
-    while claimed := lab.claim(9):
-        order += [job.id for job in claimed]
-        _finish(lab, claimed)
-    assert order == [jobs[0].id] * 3 + [job.id for job in jobs]
 
 
 def no_more_run_at_once_than_may(lab: Lab) -> None:
