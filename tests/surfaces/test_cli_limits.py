@@ -100,7 +100,7 @@ def test_tenants_and_kinds_are_paused_and_resumed(url: str) -> None:
         (("limits", "set", "mail", "--rate", "fast"), "A rate is written like 100/min"),
         (("limits", "set", "mail", "--concurrency", "0"), "whole number from 1"),
         (("limits", "set", "mail", "--weight", "acme"), "A weight is written TENANT=N"),
-        (("limits", "set", "mail", "--order", "fair", "--concurrency", "1", "--per", "key"), "fair among tenants"),
+        (("limits", "set", "*", "--order", "fair"), "An order is for one queue"),
         (("limits", "remove", "mail"), "has no such limit"),
         (("queues", "pause"), "Name a queue, or give --tenant or --kind."),
     ],
