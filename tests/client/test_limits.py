@@ -82,9 +82,8 @@ def test_what_cannot_be_kept_is_refused_and_changes_nothing(app: Holdfast) -> No
     app.queue("fair", order="fair")
     app.limits.order("fair", order="fair")
     for wrong in (
-        lambda: app.limit("fair", concurrency=1, per="key"),
-        lambda: app.limits.set("fair", concurrency=1, per="key"),
-        lambda: app.limits.set("*", concurrency=1, per="key"),
+        lambda: app.limits.order("*", order="fair"),
+        lambda: app.limits.set("*", concurrency=1, full="drop"),
         lambda: app.limit("q", rate="fast"),
         lambda: app.limit("", concurrency=1),
         lambda: app.limits.remove("q", per="user"),

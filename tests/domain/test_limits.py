@@ -53,14 +53,13 @@ def test_a_limit_that_makes_no_sense_is_refused(asked: dict[str, Any], sentence:
 def test_rules_that_cannot_hold_together_are_refused() -> None:
     fair, per_key = Rule("q", order="fair"), Limit("key", concurrency=1)
     for rules, sentence in (
-        ([fair._replace(limits=(per_key,))], "fair among tenants"),
-        ([fair, Rule("*", limits=(per_key,))], "fair among tenants"),
         ([Rule("*", order="fair")], "An order is for one queue"),
         ([Rule("*", limits=(Limit(concurrency=1, full="drop"),))], "at those of all queues"),
     ):
         with pytest.raises(BadInput, match=sentence):
             limits.agreeing(rules)
     limits.agreeing([Rule("q", limits=(per_key,)), Rule("*", limits=(Limit(concurrency=9),)), Rule("r", order="fair")])
+    limits.agreeing([fair._replace(limits=(per_key,)), Rule("*", limits=(per_key,))])
 
 
 def test_an_order_that_makes_no_sense_is_refused() -> None:
@@ -69,9 +68,21 @@ def test_an_order_that_makes_no_sense_is_refused() -> None:
         ("priority", {"a": 2}, None, "weights= goes with"),
         ("fair", {"a": 0}, None, "The weight of 'a'"),
         ("fair", None, 0, "longer than zero"),
+        ("fair", ["a"], None, "weights= is a mapping"),
     ):
         with pytest.raises(BadInput, match=sentence):
-            limits.ordered(Rule("q"), order, weights, aging)
+            limits.ordered(Rule("q"), order, weights, aging)  # type: ignore[arg-type]
+
+
+def test_a_unit_may_be_spelled_out() -> None:
+    for spelling, rate in (
+        ("5/sec", "5/s"),
+        ("5/minute", "5/min"),
+        ("5/m", "5/min"),
+        ("5/hour", "5/h"),
+        ("1/2day", "1/2d"),
+    ):
+        assert limits.spelled(limits.parse_rate(spelling)) == rate
 
 
 def test_a_rule_is_kept_as_it_was_written() -> None:
@@ -99,6 +110,7 @@ def test_a_queue_follows_its_own_rule_and_that_of_all() -> None:
     assert plan is not None
     assert other is not None
     assert (plan.shape, other.shape) == ("k", "k")
+    assert (plan.nested, other.nested) == (True, False)
     assert [queue for queue, _ in other.limits] == ["*"]
     assert Rules({}).plan("q") is None
     assert Rules({}, kinds=frozenset({"add"})).plan("q") == Plan("q")

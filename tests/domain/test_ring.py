@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.gates import Gates, level, refill, tokens
-from holdfast.domain.limits import Limit, Plan, Rule, Rules
+from holdfast.domain.limits import Limit, Plan, Rule, Rules, split
 from holdfast.domain.moments import SECOND, Micros
-from holdfast.domain.ring import AT_ONCE, VISITS, Cursor, Offer, Ring, choose, rank
+from holdfast.domain.ring import AT_ONCE, VISITS, WINDOW, Cursor, Offer, Ring, choose, rank
 
 TENANTS = ("", "a", "b", "c", "d")
 NOW: Micros = 10**15
@@ -82,6 +82,100 @@ def test_claims_of_any_size_take_turns_like_single_ones(
         for name, line in lanes.items():
             running[name[1:]] += sum(job in taken for job in line)
             lanes[name] = [job for job in line if job not in taken]
+
+
+def one_by_one_of_tenants(
+    lanes: dict[str, list[int]], plan: Plan, cursor: Cursor, most: int, free: dict[str, int]
+) -> tuple[list[int], Cursor]:
+    """The plainest way to go round tenants whose keys have lanes: look at all of them for every single job."""
+    taken: list[int] = []
+
+    def best(tenant: str) -> tuple[int, str] | None:
+        mine = (name for name in lanes if name.startswith(f"k{tenant}\x1f"))
+        return min(((lanes[name][0], name) for name in mine if lanes[name] and free[name] > 0), default=None)
+
+    ring = sorted({split(name)[0] for name in lanes}, key=lambda tenant: f"{tenant}\x1f")
+    while len(taken) < most:
+        lane, used, share = cursor
+        last = split(lane)[0] if lane else None
+        tenant = last
+        if tenant is None or best(tenant) is None or used >= plan.weights.get(tenant, 1) * share:
+            after = [one for one in ring if last is not None and one > last]
+            after += [one for one in ring if one not in after]
+            tenant, used = next((one for one in after if best(one)), None), 0
+            if tenant is None:
+                break
+            if last is None or tenant <= last:
+                share = max(1, most // AT_ONCE)
+        found = best(tenant)
+        assert found is not None
+        taken.append(lanes[found[1]].pop(0))
+        free[found[1]] -= 1
+        cursor = Cursor(found[1], used + 1, share)
+    return taken, cursor
+
+
+@settings(max_examples=400)
+@given(
+    jobs=st.lists(st.tuples(st.sampled_from(TENANTS), st.sampled_from(["", "x", "y", "z"])), max_size=40),
+    weights=st.dictionaries(st.sampled_from(TENANTS), st.integers(1, 4)),
+    claims=st.lists(st.integers(0, 12) | st.sampled_from((49, 50, 75, 100)), max_size=8),
+    limit=st.none() | st.integers(1, 3),
+    times=st.integers(1, 4),
+)
+def test_tenants_take_turns_though_their_keys_have_lanes_of_their_own(
+    jobs: list[tuple[str, str]], weights: dict[str, int], claims: list[int], limit: int | None, times: int
+) -> None:
+    limits = (("q", Limit("key", concurrency=limit or 1)),) if limit else ()
+    plan = Plan("q", "k", weights, None, limits, nested=True)
+    lanes: dict[str, list[int]] = defaultdict(list)
+    for number, (tenant, group) in enumerate(times * jobs):
+        lanes[plan.lane(tenant, group)].append(number)
+    model = {name: list(line) for name, line in lanes.items()}
+    free = {name: limit if limit and split(name)[1] else len(jobs) * times for name in model}
+    cursor = expected_cursor = Cursor()
+    running: dict[str, int] = defaultdict(int)
+    places: dict[str, str] = {}
+    for most in claims:
+        gates = Gates(NOW, lambda subject: running[subject[2]], lambda _: None)
+        ring = Ring(plan, Shown(lanes), gates, NOW, cursor=cursor, most=most, places=places)
+        taken = [offer.ref for _, offer in choose([ring], most)]
+        expected, expected_cursor = one_by_one_of_tenants(model, plan, expected_cursor, most, free)
+        assert taken == expected
+        cursor = ring.cursor
+        assert cursor == expected_cursor
+        for name, line in lanes.items():
+            running[name[1:]] += sum(job in taken for job in line)
+            lanes[name] = [job for job in line if job not in taken]
+
+
+def test_no_key_of_a_tenant_that_has_many_is_passed_over_for_ever() -> None:
+    keys = 5 * WINDOW
+    lanes = {f"ka\x1f{key:03}": [keys * n + key for n in range(50)] for key in range(keys)}
+    line, gates = Shown(lanes | {"kb\x1fx": list(range(10**6, 10**6 + 9_999))}), Gates(NOW, lambda _: 0, lambda _: None)
+    cursor, places, served = Cursor(), dict[str, str](), defaultdict[str, int](int)
+    for _ in range(4 * keys):
+        ring = Ring(Plan("q", "k", nested=True), line, gates, NOW, cursor=cursor, most=1, places=places)
+        [(_, offer)] = choose([ring], 1)
+        cursor = ring.cursor
+        served[cursor.lane] += 1
+        line.jobs[cursor.lane].remove(offer.ref)
+    assert served["kb\x1fx"] == 2 * keys
+    assert len(served) == keys + 1
+
+
+def test_a_tenant_with_more_closed_keys_than_one_claim_looks_at_is_served_by_a_later_one() -> None:
+    last = VISITS + 9
+    lanes = {f"ka\x1f{key:05}": [key] for key in range(last + 1)}
+    plan = Plan("q", "k", limits=(("q", Limit("key", concurrency=1)),), nested=True)
+    gates = Gates(NOW, lambda subject: int(subject[2] != f"a\x1f{last:05}"), lambda _: None)
+    cursor, places, taken, claims = Cursor(), dict[str, str](), list[int](), 0
+    while not taken:
+        ring = Ring(plan, Shown(lanes), gates, NOW, cursor=cursor, most=5, places=places)
+        taken, cursor, claims = [offer.ref for _, offer in choose([ring], 5)], ring.cursor, claims + 1
+        assert claims < 4
+        assert taken or not ring.shut
+    assert taken == [last]
 
 
 def test_what_a_claim_looks_at_does_not_grow_with_the_lanes() -> None:

@@ -210,8 +210,8 @@ MUTANTS = (
         "a signal that comes between look and suspend is lost",
         "L1",
         LIFECYCLE,
-        "now + (0 if _heard_late(job, move) else move.delay)",
-        "now + move.delay",
+        "now + (0 if _heard_late(job, move) else delay)",
+        "now + delay",
     ),
     Mutant(
         "a job goes on waiting for a signal it awaits no longer",

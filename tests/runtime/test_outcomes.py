@@ -224,3 +224,37 @@ def test_handler_classes_run_with_their_model(app: Holdfast) -> None:
     job = app.register("daily_summary", Handler).enqueue(Summary(user_id=7))
     app.run_worker(until_idle=True)
     assert (seen, job.result(5)) == ([7], "user 7")
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda ctx: ctx.spend(-1), lambda ctx: ctx.step("a#2", print), lambda ctx: ctx.sleep("a", -1)]
+)
+def test_a_wrong_call_of_holdfast_is_not_tried_again_and_the_failure_names_the_callers_place(
+    app: Holdfast, wrong: Any
+) -> None:
+    @app.workflow(retry=Retry.fixed(0, retries=3))
+    def flow(ctx: Context) -> None:
+        wrong(ctx)
+
+    job = flow.enqueue()
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, job.cause, job.attempt) == ("dead", "rejected", 1)
+    assert job.failure is not None
+    assert (job.failure.code, job.failure.retryable) == ("bad_input", False)
+    assert job.failure.message.endswith("of test_outcomes.py")
+
+
+def test_a_step_that_calls_holdfast_wrongly_is_not_tried_again_in_place(app: Holdfast) -> None:
+    calls: list[int] = []
+
+    def body(ctx: Context) -> None:
+        calls.append(1)
+        ctx.spend(-1)
+
+    @app.workflow
+    def flow(ctx: Context) -> None:
+        ctx.step("a", body, ctx, retry=Retry.fixed(0, retries=3))
+
+    job = flow.enqueue()
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, calls) == ("dead", [1])

@@ -99,7 +99,6 @@ def test_the_shares_of_a_fair_queue_are_told(caller: httpx.Client) -> None:
         {"limits": [{"rate": "1/s", "full": "drop"}]},
         {"limits": [{"burst": 3, "concurrency": 1}]},
         {"weights": {"acme": 3}},
-        {"order": "fair", "limits": [{"concurrency": 1, "per": "key"}]},
         {"aging": 0},
     ],
 )

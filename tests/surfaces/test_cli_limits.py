@@ -54,6 +54,21 @@ def test_limits_are_set_listed_and_removed(url: str) -> None:
     assert "There are no limits." in done(url, "limits", "list")
 
 
+def test_what_is_left_of_the_limits_is_told(url: str) -> None:
+    done(url, "limits", "set", "mail", "--rate", "10/min", "--per", "tenant")
+    done(url, "limits", "set", "mail", "--concurrency", "2", "--per", "key")
+    told = done(url, "limits", "remove", "mail", "--rate")
+    assert told == "The queue 'mail' is free of it; it keeps 2 at once per key.\n"
+
+
+def test_credits_are_taken_back_by_a_negative_number(url: str) -> None:
+    done(url, "credits", "grant", "acme", "10")
+    told = done(url, "credits", "grant", "acme", "-4", "--key", "refund")
+    assert told == "The account of 'acme' has 6 credits to spare of 6 granted.\n"
+    wrong = ask(url, "credits", "grant", "acme", "--no")
+    assert (wrong.exit_code, "Traceback" in wrong.stderr) == (2, False)
+
+
 def test_what_is_not_named_of_an_order_stays(url: str) -> None:
     done(url, "limits", "set", "ingest", "--weight", "acme=3")
     assert done(url, "limits", "set", "ingest", "--aging", "60") == "The queue 'ingest' is served tenant by tenant.\n"
@@ -85,7 +100,7 @@ def test_tenants_and_kinds_are_paused_and_resumed(url: str) -> None:
         (("limits", "set", "mail", "--rate", "fast"), "A rate is written like 100/min"),
         (("limits", "set", "mail", "--concurrency", "0"), "whole number from 1"),
         (("limits", "set", "mail", "--weight", "acme"), "A weight is written TENANT=N"),
-        (("limits", "set", "mail", "--order", "fair", "--concurrency", "1", "--per", "key"), "fair among tenants"),
+        (("limits", "set", "*", "--order", "fair"), "An order is for one queue"),
         (("limits", "remove", "mail"), "has no such limit"),
         (("queues", "pause"), "Name a queue, or give --tenant or --kind."),
     ],

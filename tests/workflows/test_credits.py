@@ -281,6 +281,20 @@ def test_a_grant_counts_once_and_takes_back_no_more_than_is_to_spare(app: Holdfa
     assert account(app) == (6, 0, 0)
 
 
+@pytest.mark.parametrize("amount", [True, 1.5, "2", None, 2**63, -(2**63)])
+def test_a_grant_is_a_whole_number(app: Holdfast, amount: Any) -> None:
+    with pytest.raises(BadInput, match="A grant is a whole number of credits"):
+        app.grant("acme", amount)
+    assert app.account("acme") is None
+
+
+@pytest.mark.parametrize("key", ["", 7, "a\x00b", "x" * 256])
+def test_the_key_of_a_grant_is_a_short_text(app: Holdfast, key: Any) -> None:
+    with pytest.raises(BadInput, match="A key is 1 to 255 printable characters"):
+        app.grant("acme", 1, key=key)
+    assert app.account("acme") is None
+
+
 def test_children_are_paid_for_by_their_parents_tenant(app: Holdfast) -> None:
     app.grant("acme", 20)
     app.grant("other", 20)

@@ -161,8 +161,19 @@ def test_an_undo_that_fails_is_tried_again_and_those_done_are_not(app: Holdfast,
     diary.end, diary.bad_undos = fail, 2
     job = diary.register(app, retry=Retry.fixed(0, retries=2)).enqueue()
     app.run_worker(until_idle=True)
-    assert (job.refresh().state, job.cause, code(job)) == ("dead", "exhausted", "oserror")
+    assert (job.refresh().state, job.cause) == ("dead", "exhausted")
     assert diary.lines == [*DONE, "undo C", "undo B", "undo B", "undo B", "undo A"]
+
+
+def test_an_undo_that_is_tried_again_does_not_hide_what_ended_the_job(app: Holdfast, diary: Diary) -> None:
+    told: list[tuple[str, str | None]] = []
+    app.sink("told", lambda event: told.append((event["name"], event.get("code"))), names=["job_retrying", "job_dead"])
+    diary.end, diary.bad_undos = reject, 1
+    job = diary.register(app, retry=Retry.fixed(0, retries=2)).enqueue()
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, job.cause, code(job)) == ("dead", "rejected", "no")
+    assert [each.code for each in app.attempts(job.id)] == ["no", "oserror", None]
+    assert told[1:] == [("job_retrying", "oserror"), ("job_dead", "no")]
 
 
 def test_an_undo_that_goes_on_failing_leaves_the_job_dead_and_a_redrive_goes_on_with_it(

@@ -30,7 +30,7 @@ def list_accounts(url: str, *, as_json: bool) -> None:
     )
 
 
-@credits.command("grant")
+@credits.command("grant", context_settings={"ignore_unknown_options": True})
 @click.argument("tenant")
 @click.argument("amount", type=int)
 @click.option("--key", help="A grant with the same key counts once.")

@@ -67,7 +67,7 @@ def set_limit(
     aging: float | None,
     as_json: bool,
 ) -> None:
-    """Limit QUEUE (or all queues: '*'), or say in which order it is served; workers follow at once."""
+    """Limit QUEUE (or all queues: '*'), or say in which order it is served; workers follow within a second."""
     ordering = order is not None or aging is not None or bool(weights)
     limiting = any(value is not None for value in (rate, concurrency, burst)) or full != "wait"
     if not (ordering or limiting):
@@ -87,7 +87,7 @@ def set_limit(
         show_json([views.limited(each) for each in listed])
         return
     if limiting:
-        click.echo(f"The queue {queue!r} has {'; '.join(f'{_asked(each)} per {each.per}' for each in listed)}.")
+        click.echo(f"The queue {queue!r} has {'; '.join(_told(each) for each in listed)}.")
     if ordering:
         click.echo(f"The queue {queue!r} is served {'tenant by tenant' if fair else 'by priority'}.")
 
@@ -114,13 +114,15 @@ def remove_limit(queue: str, url: str, *, per: str | None, what: str | None, ord
         ordered = order and any(each.queue == queue for each in app.limits.queues())
         if ordered:
             app.limits.order(queue)
+        kept = "; ".join(_told(each) for each in app.limits() if each.queue == queue)
     if not removed and not ordered:
         msg = f"The queue {queue!r} has no such limit."
         raise BadInput(msg)
     if as_json:
         show_json({"queue": queue, "removed": True})
         return
-    click.echo(f"The queue {queue!r} is free of {'its limits' if removed else 'its order'}.")
+    free = "it" if kept and removed else "its limits" if removed else "its order"
+    click.echo(f"The queue {queue!r} is free of {free}{f'; it keeps {kept}' if kept else ''}.")
 
 
 def _weights(given: tuple[str, ...]) -> dict[str, int]:
@@ -132,6 +134,10 @@ def _weights(given: tuple[str, ...]) -> dict[str, int]:
             raise BadInput(msg)
         weights[tenant] = int(number)
     return weights
+
+
+def _told(limit: Limited) -> str:
+    return f"{_asked(limit)} per {limit.per}"
 
 
 def _asked(limit: Limited) -> str:

@@ -13,7 +13,6 @@ from holdfast.client.explain import Explanation, explain
 from holdfast.client.family import listened, tend
 from holdfast.client.governor import Governor
 from holdfast.client.job import Job
-from holdfast.client.options import amount
 from holdfast.client.registry import text
 from holdfast.client.settings import Settings
 from holdfast.client.tokens import Tokens
@@ -172,8 +171,12 @@ class Operator(Governor):
 
         A negative number takes credits back that are neither spent nor reserved.
         """
-        amount(abs(credits) if isinstance(credits, int) else credits, "A grant")
-        account = self.store.grant(text(tenant, "tenant"), credits, secrets.token_hex(8) if key is None else key)
+        if isinstance(credits, bool) or not isinstance(credits, int) or abs(credits) > codec.MAX_INT // 2:
+            msg = f"A grant is a whole number of credits, not {credits!r}."
+            raise BadInput(msg)
+        account = self.store.grant(
+            text(tenant, "tenant"), credits, secrets.token_hex(8) if key is None else text(key, "key")
+        )
         if account is None:
             msg = f"The account of tenant {tenant!r} does not hold {-credits} credits to spare; nothing was changed."
             raise InsufficientCredits(msg)

@@ -134,9 +134,8 @@ def claim(job: JobRecord, *, lease_id: str, owner: str, lease: Micros, now: Micr
 def must_record_start(job: JobRecord) -> bool:
     """Tell whether the start of this attempt must be on record before its handler runs.
 
-    A worker's death takes down every job it holds, though most had not begun. A job that has been through such a
-    death before, or that has no attempt left, gets its start written first, so that `reap` can tell a culprit from a
-    bystander.
+    A worker's death takes down every job it holds, though most had not begun. A job that has been through one, or has
+    no attempt left, gets its start written first, so that `reap` can tell a culprit from a bystander.
     """
     return job.crashes > 0 or one_crash_left(job) or job.attempt >= job.max_attempts
 
@@ -277,10 +276,9 @@ def undo(job: JobRecord, retention: Retention) -> Move:
         msg = "A job that is not ending cannot undo."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
     state, _, cause = job.flow.ending.partition(":")
-    ended = State(state)
-    move = _held(job, Verb.UNDO, ended, cause=Cause(cause) if cause else None)
-    cancelled = ended is State.CANCELLED
-    return _charged(job, move._replace(crashes=0, purge_after=retention.of(ended), cancel_requested=cancelled))
+    move = _held(job, Verb.UNDO, State(state), cause=Cause(cause) if cause else None)
+    cancelled = move.state is State.CANCELLED
+    return _charged(job, move._replace(crashes=0, purge_after=retention.of(move.state), cancel_requested=cancelled))
 
 
 def undoing(job: JobRecord) -> bool:
@@ -291,8 +289,7 @@ def undoing(job: JobRecord) -> bool:
 def reap(job: JobRecord, now: Micros, retention: Retention) -> Move:
     """End what time has run out on: a lease that expired, or a waiting job past the time it was to start by.
 
-    A lost lease is decided like a failure with code `lease_expired`, but without a delay: the job waited out the
-    lease already.
+    A lost lease is like a failure with code `lease_expired`, but without a delay: the job waited out the lease already.
     """
     require(job, Verb.REAP)
     if job.state is not State.RUNNING:
@@ -379,14 +376,17 @@ def apply(job: JobRecord, move: Move, now: Micros) -> JobRecord:
     reopened = move.verb is Verb.REDRIVE
     settled = move.state is not State.RUNNING
     overcome = move.verb is Verb.COMPLETE or (reopened and not undoing(job))
-    failure = move.failure or (None if overcome else job.failure)
+    hidden = undoing(job) and move.state is State.RETRYING  # an undo's own failure does not hide what ended the job
+    failure = (None if hidden else move.failure) or (None if overcome else job.failure)
+    keyed = job.flow is not None and job.flow.group is not None and move.verb in (Verb.FAIL, Verb.REAP, Verb.RELEASE)
+    delay = None if keyed and move.delay == 0 else move.delay  # one of a key keeps its place: none overtakes it
     return job._replace(
         state=move.state,
         version=job.version + 1,
         generation=move.generation,
         attempt=move.attempt,
         crashes=move.crashes,
-        available_at=job.available_at if move.delay is None else now + (0 if _heard_late(job, move) else move.delay),
+        available_at=job.available_at if delay is None else now + (0 if _heard_late(job, move) else delay),
         lease_id=None if settled and isinstance(move.guard, Seen) else job.lease_id,
         lease_expires_at=None if settled else job.lease_expires_at,
         begun_at=now if move.verb is Verb.START else job.begun_at,

@@ -24,7 +24,9 @@ FULL = ("wait", "drop", "replace")
 MOST = 1_000_000
 """The largest number that a limit, a burst or a weight can be."""
 _UNITS = {"s": SECOND, "min": MINUTE, "h": HOUR, "d": DAY}
-_RATE = re.compile(r"([0-9]{1,7})/([0-9]{0,4})(s|min|h|d)")
+_ALSO = {"sec": "s", "second": "s", "m": "min", "minute": "min", "hour": "h", "day": "d"}
+"""Other spellings of units that are understood."""
+_RATE = re.compile(rf"([0-9]{{1,7}})/([0-9]{{0,4}})({'|'.join((*_UNITS, *_ALSO))})")
 _BREAK = "\x1f"
 """Between the tenant and the key of a lane's name; no name contains it."""
 _END = "\x20"
@@ -103,6 +105,8 @@ class Plan(NamedTuple):
     aging: Micros | None = None
     limits: tuple[tuple[str, Limit], ...] = ()
     """Each with the queue that it was asked for: this one or `*`."""
+    nested: bool = False
+    """Whether tenants take turns, though their keys have lanes of their own."""
 
     def lane(self, tenant: str, group: str | None) -> str:
         """Name the lane of a job."""
@@ -238,7 +242,8 @@ class Rules:
         limits = tuple((rule.queue, limit) for rule in (own, everywhere) if rule is not None for limit in rule.limits)
         per = {limit.per for _, limit in limits}
         shape = "k" if "key" in per else "t" if own.order == "fair" or "tenant" in per else ""
-        return Plan(queue, shape, own.weights if own.order == "fair" else {}, own.aging, limits)
+        fair = own.order == "fair"
+        return Plan(queue, shape, own.weights if fair else {}, own.aging, limits, nested=fair and shape == "k")
 
 
 NO_RULES = Rules({})
@@ -266,7 +271,7 @@ def spelled(rate: tuple[int, Micros]) -> str:
 def parse_rate(value: Any) -> tuple[int, Micros]:
     """Read a rate such as `100/min` or `1/10s`."""
     match = _RATE.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
-    count, period = (int(match[1]), int(match[2] or 1) * _UNITS[match[3]]) if match else (0, 0)
+    count, period = (int(match[1]), int(match[2] or 1) * _UNITS[_ALSO.get(match[3], match[3])]) if match else (0, 0)
     if not 0 < count <= period:
         msg = f"A rate is written like 100/min, 5/s or 1/10min (units: {', '.join(_UNITS)}), not {str(value)[:60]!r}."
         raise BadInput(msg)
@@ -283,7 +288,7 @@ def checked(
 ) -> list[Limit]:
     """Make the limits that a caller asks for: of a rate, of jobs at once, or both."""
     _one_of(per, PER, "A limit is per")
-    _one_of(full, FULL, "At a full limit jobs")
+    _one_of(full, FULL, "What becomes of jobs at a full limit is")
     if rate is None and concurrency is None:
         msg = "A limit takes rate=, concurrency= or both."
         raise BadInput(msg)
@@ -304,6 +309,9 @@ def checked(
 def ordered(rule: Rule, order: str, weights: Mapping[str, int] | None, aging: Micros | None) -> Rule:
     """Say in which order a queue is served."""
     _one_of(order, ORDERS, "The order of a queue is")
+    if weights is not None and not isinstance(weights, Mapping):
+        msg = f"weights= is a mapping of tenants to whole numbers, as in {{'acme': 3}}, not {str(weights)[:60]!r}."
+        raise BadInput(msg)
     if weights and order != "fair":
         msg = "weights= goes with order='fair'."
         raise BadInput(msg)
@@ -323,11 +331,6 @@ def agreeing(rules: Sequence[Rule]) -> None:
             raise BadInput(msg)
         if any(limit.full != "wait" for limit in everywhere.limits):
             msg = "Jobs are dropped or replaced at the limits of one queue; at those of all queues (*) they wait."
-            raise BadInput(msg)
-    for rule in rules:
-        limits = (*rule.limits, *(everywhere.limits if everywhere is not None else ()))
-        if rule.order == "fair" and any(limit.per == "key" for limit in limits):
-            msg = f"The queue {rule.queue!r} is fair among tenants, so it cannot be limited per key as well."
             raise BadInput(msg)
 
 

@@ -6,10 +6,13 @@ round, and what a claim costs depends neither on the number of lanes nor on what
 claim begins gives every lane several times its weight, because each lane lies in a place of its own. A lane whose gate
 is closed is passed over. Inside a lane the usual order holds.
 
+Where tenants take turns and their keys have lanes of their own, a visit is that of a tenant: it takes the best of some
+of the tenant's lanes, and the next visit begins at another one.
+
 A store shows its lanes through a `Line`; which job goes next is decided here, the same for every store.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.domain import limits
@@ -21,6 +24,10 @@ VISITS = 1_000
 """The most lanes that one claim looks at; the next one goes on from there."""
 AT_ONCE = 25
 """About how many lanes a large claim visits."""
+WINDOW = 16
+"""How many lanes of a tenant are compared with each other, where tenants take turns."""
+PLACES = 10_000
+"""For how many tenants it is remembered which of their lanes were looked at last."""
 LATER: Micros = SECOND // 20
 """After a look that ended before the ring did, the next is worth while after this."""
 Rank = tuple[Any, ...]
@@ -88,6 +95,24 @@ class _Stand:
         return self.closed or (self.whole and not self.offers)
 
 
+class _Party:
+    """A tenant whose keys have lanes of their own, as far as they have been looked at."""
+
+    __slots__ = ("ahead", "first", "last", "stands", "tenant")
+
+    def __init__(self, tenant: str, ahead: list[tuple[str, str]]) -> None:
+        self.tenant = tenant
+        self.ahead = ahead
+        """Between which names the lanes are that have not been looked at."""
+        self.stands: list[_Stand] = []
+        self.first = self.last = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come from it."""
+        return not self.stands and not self.ahead
+
+
 _Visit = tuple[_Stand, int, list[Offer]]
 """What goes from a lane at once, and how much of the visit it uses up."""
 
@@ -106,8 +131,10 @@ class Ring:
         most: int,
         lanes: int = 0,
         tenant: str | None = None,
+        places: MutableMapping[str, str] | None = None,
     ) -> None:
-        """`lanes` is how many there were last time, if known: it says how deep to look at once.
+        """`lanes` is how many there were last time, if known: it says how deep to look at once. `places` tells for
+        tenants which of their lanes were looked at last, and is kept by the caller; it may be forgotten.
 
         A claim for one `tenant` goes round that tenant's lanes alone, by a cursor of its own: it is no turn of the
         others.
@@ -128,7 +155,12 @@ class Ring:
         self.most = most
         self._each = max(1, -(-most // lanes)) if lanes else 1
         self._share = cursor.share
-        self._walk = self._round() if plan.shape else self._along()
+        self._places = {} if places is None else places
+        self._place = ""
+        self._seen = 0
+        self._walk = (
+            self._along() if not plan.shape else self._by_tenants() if plan.nested and tenant is None else self._round()
+        )
         self._next: _Visit | None = None
         self._left = most
         self._walking = self._bulk = False
@@ -169,6 +201,10 @@ class Ring:
         if self._gated:
             self._gates.enter(self.plan, stand.tenant, stand.group, len(offers))
         self.cursor = Cursor(stand.name, used, self._share)
+        if self._place:
+            if len(self._places) >= PLACES:
+                self._places.clear()
+            self._places[stand.tenant] = self._place
 
     def next_at(self) -> Micros | None:
         """Give the instant when something can go, without letting it; None if something must end first."""
@@ -270,6 +306,80 @@ class Ring:
                 first = limits.behind(chunk[-1][0])
                 many *= 2
 
+    def _by_tenants(self) -> Generator[_Visit, bool, None]:
+        """Go round tenants whose keys have lanes of their own, until a round brings nothing."""
+        parties: list[_Party] = []
+        for party, used in self._parties():
+            parties.append(party)
+            yield from self._serve(party, used)
+        while self._seen < VISITS and (parties := [party for party in parties if not party.over]):
+            for party in parties:
+                yield from self._serve(party, 0)
+        self.shut = self._seen < VISITS
+        if not self.shut:
+            tenant, last = parties[-1].tenant, parties[-1].last
+            self._places[tenant] = last
+            self.cursor = Cursor(self.plan.lane(tenant, None), self._weight_of(tenant), self._share)
+
+    def _parties(self) -> Iterator[tuple[_Party, int]]:
+        """Show the tenants, once round from where the last claim stopped, and how much of their visits is used up."""
+        low, high = self.plan.span()
+        begun, (tenant, _) = self.begun, limits.split(self.begun.lane)
+        fresh = not low <= begun.lane < high
+        goes_on = not fresh and self._goes_on(begun)
+        start = low if fresh else self.plan.span(tenant)[0 if goes_on else 1]
+        for begin, until, is_new in ((start, high, fresh), (low, start, True)):
+            if is_new:
+                self._share = max(1, self.most // AT_ONCE)
+            first = begin
+            while first < until and self._seen < VISITS and (shown := self._line.lanes(first, until, 1, 1)):
+                self._seen += 1
+                who, _ = limits.split(shown[0][0])
+                lowest, highest = self.plan.span(who)
+                place = max(lowest, limits.behind(self._places.get(who, "")))
+                yield _Party(who, [(place, highest), (lowest, place)]), begun.used if goes_on and who == tenant else 0
+                first = highest
+
+    def _serve(self, party: _Party, used: int) -> Generator[_Visit, bool, None]:
+        """Visit a tenant: the best that stands in the lanes that were looked at goes first."""
+        weight = self._weight_of(party.tenant)
+        while used < weight and self._has_some(party, min(weight, self._left)):
+            stand = min(party.stands, key=lambda one: one.offers[0].rank)
+            self._place = party.first
+            if (yield stand, used + 1, stand.offers[:1]):
+                self._close(stand)
+                continue
+            used += 1
+            del stand.offers[:1]
+
+    def _has_some(self, party: _Party, each: int) -> bool:
+        """Leave out lanes of which nothing can go, and look at further ones if no other is left; false if none is."""
+        while True:
+            for stand in party.stands:
+                if not stand.offers and not stand.over:
+                    self._deepen([stand], each)
+                if not stand.over and self._opening(stand) != self._now:
+                    self._close(stand)
+            party.stands = [stand for stand in party.stands if not stand.over]
+            if party.stands or not party.ahead:
+                return bool(party.stands)
+            self._look_ahead(party, each)
+
+    def _look_ahead(self, party: _Party, each: int) -> None:
+        party.first, room = "", WINDOW
+        while room > 0 and party.ahead:
+            first, until = party.ahead.pop(0)
+            chunk = self._line.lanes(first, until, room, each) if first < until and self._seen < VISITS else []
+            if len(chunk) == room:
+                party.ahead.insert(0, (limits.behind(chunk[-1][0]), until))
+            room -= len(chunk)
+            self._seen += len(chunk)
+            for name, offers in chunk:
+                party.first, party.last = party.first or name, name
+                stand = _Stand(name)
+                stand.show(offers, each)
+                party.stands.append(stand)
+
     def _deepen(self, stands: Sequence[_Stand], share: int) -> None:
         """Look deeper into lanes: so many jobs further, at least."""
         if len(stands) == 1:
@@ -285,7 +395,10 @@ class Ring:
             stand.show(shown_by.get(stand.name, []), each)
 
     def _weight(self, stand: _Stand) -> int:
-        return self.plan.weights.get(stand.tenant, 1) * self._share
+        return self._weight_of(stand.tenant)
+
+    def _weight_of(self, tenant: str) -> int:
+        return self.plan.weights.get(tenant, 1) * self._share
 
     def _goes_on(self, cursor: Cursor) -> bool:
         """Tell whether the last visit was not used up."""

@@ -8,10 +8,12 @@ a recorded outcome; nothing that a handler does may end the worker.
 
 import asyncio
 import logging
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from holdfast.client.context import AttemptStopped, Context
@@ -22,7 +24,9 @@ from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
 from holdfast.domain.errors import (
     ArtifactDamaged,
+    BadInput,
     BadPayload,
+    HoldfastError,
     InsufficientCredits,
     Permanent,
     Snooze,
@@ -37,6 +41,7 @@ from holdfast.runtime.stage import AttemptStage, Hands
 from holdfast.runtime.telemetry.watch import Watch
 
 log = logging.getLogger("holdfast.executor")
+_OWN_CODE = str(Path(__file__).parents[1]) + os.sep
 _LONGEST_MESSAGE = 200
 _LONGEST_TRACEBACK = 16_000
 _UNKNOWN_KIND_PAUSE = 5 * SECOND
@@ -336,7 +341,7 @@ def _unwinding(attempt: Attempt) -> Iterator[None]:
 
 def failure_of(error: BaseException, kind: Kind | None) -> Failure:
     """Classify an exception. The message names the place, never the exception's own text, which may hold personal
-    data.
+    data. A wrong call of Holdfast's own (`BadInput`) would be as wrong the next time.
     """
     error = _blamed(error, kind)
     if isinstance(error, Permanent):
@@ -344,7 +349,7 @@ def failure_of(error: BaseException, kind: Kind | None) -> Failure:
     if isinstance(error, BadPayload | ArtifactDamaged):
         return Failure(error.code, _short(_text(error)), retryable=False)
     name = type(error).__name__
-    retryable = kind is None or not isinstance(error, kind.permanent)
+    retryable = not isinstance(error, (BadInput, *(() if kind is None else kind.permanent)))
     return Failure(_short(_WORDS.sub("_", name).lower()), _short(f"{name} {_place(error)}"), retryable)
 
 
@@ -353,7 +358,7 @@ def _blamed(error: BaseException, kind: Kind | None) -> BaseException:
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = [_blamed(each, kind) for each in error.exceptions]
-    final = (Permanent, BadPayload, *(() if kind is None else kind.permanent))
+    final = (Permanent, BadInput, *(() if kind is None else kind.permanent))
     return next((each for each in inner if isinstance(each, final)), inner[0] if len(inner) == 1 else error)
 
 
@@ -367,10 +372,12 @@ def trace(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
+    """Say where it was raised; an error of Holdfast's own, where Holdfast was called."""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return "raised"
-    frame, line = frames[-1]
+    theirs = [one for one in frames if not one[0].f_code.co_filename.startswith(_OWN_CODE)]
+    frame, line = (theirs or frames)[-1] if isinstance(error, HoldfastError) else frames[-1]
     return f"raised in {frame.f_code.co_name}, line {line} of {frame.f_code.co_filename.rpartition('/')[2]}"
 
 

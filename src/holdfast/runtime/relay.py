@@ -250,9 +250,10 @@ class Courier:
             elif found < self._page:
                 self.nudged.wait(_rest(idle) if self.lead.held else _ASIDE)
             self.nudged.clear()
-        self._leave()
+        self.leave()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Let go of the sink, and of its lead."""
         try:
             self._target.close()
             if not self.left_behind:

@@ -15,7 +15,15 @@ from holdfast.client.durable import Call, Jobs, Keep, Load, Request, Rest, Scrip
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
-from holdfast.domain.errors import BadPayload, InsufficientCredits, Permanent, Snooze, StepTimeout, StoreError
+from holdfast.domain.errors import (
+    BadInput,
+    BadPayload,
+    InsufficientCredits,
+    Permanent,
+    Snooze,
+    StepTimeout,
+    StoreError,
+)
 from holdfast.domain.job import JobRecord, StepRecord
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move
@@ -138,7 +146,7 @@ class AttemptStage:
     def is_final(self, error: Exception) -> bool:
         """Tell whether a step that failed so is not to be tried again."""
         kind = self._attempt.kind
-        return isinstance(error, (Permanent, Snooze, *(() if kind is None else kind.permanent)))
+        return isinstance(error, (Permanent, Snooze, BadInput, *(() if kind is None else kind.permanent)))
 
     def typed(self, kind: str, value: Any) -> Any:
         """Give a child's result as its kind says it returns it."""

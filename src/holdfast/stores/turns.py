@@ -20,6 +20,8 @@ class Turns:
         self._cursors: dict[tuple[str, str | None], Cursor] = {}
         """Where the last claim of a queue stopped, or the last one for a tenant."""
         self._buckets: dict[Subject, Micros] = {}
+        self._places: dict[str, dict[str, str]] = defaultdict(dict)
+        """Which lanes of a tenant were looked at last, by queue."""
 
     def choose(
         self, rules: Rules, room: Mapping[str, int], most: int, now: Micros, tenant: str | None
@@ -108,7 +110,8 @@ class Turns:
             offer = Offer(rank(lifecycle.order(job), None if plan.aging is None else now - plan.aging), job)
             lanes[plan.lane(job.tenant, limits.group_of(job))].append(offer)
         cursor = self._cursors.get((queue, tenant), Cursor())
-        return Ring(plan, _Lanes(lanes), gates, now, cursor=cursor, most=most, tenant=tenant)
+        places = self._places[queue]
+        return Ring(plan, _Lanes(lanes), gates, now, cursor=cursor, most=most, tenant=tenant, places=places)
 
 
 class _Lanes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -38,6 +39,7 @@ from holdfast.runtime.executor import Executor
 from holdfast.runtime.shedding import shed
 from holdfast.runtime.stage import AttemptStage, Hands
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.beside import Beside
 from holdfast.testing.clock import ManualClock
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ class TestHoldfast(Holdfast):
         self._owner = self._next_worker()
         self._loop: asyncio.Runner | None = None
         self._busy = threading.Lock()
+        self._beside = Beside(self._jobs, self.clock)
 
     def attach(self, app: Holdfast) -> Holdfast:
         """Move an application onto this store and clock until the test ends; its kinds run here, by its settings."""
@@ -104,7 +107,11 @@ class TestHoldfast(Holdfast):
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> datetime:
-        """Let time pass and give the new present. Runs nothing: what has come due waits for `run_until_idle`."""
+        """Let time pass and give the new present. Runs nothing: what has come due waits for `run_until_idle`.
+
+        Schedules that code declares count from the first time that this or `run_until_idle` is called.
+        """
+        self._take_up()
         more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         self.clock.advance(microseconds=duration(span + more, "The time to advance by"))
         return self.now
@@ -127,15 +134,18 @@ class TestHoldfast(Holdfast):
         `arun_until_idle` runs them on yours.
         """
         with self._alone():
+            self._take_up()
             executor, ran = self._executor(), 0
             for attempt in self._due(max_jobs):
                 self._settle(executor, attempt, self._run(executor, attempt))
                 ran += 1
+            self._beside.deliver()
             return ran
 
     async def arun_until_idle(self, max_jobs: int = 10_000) -> int:
         """Asynchronous twin of `run_until_idle`: async handlers run on this loop, others in a thread, one by one."""
         with self._alone():
+            self._take_up()
             executor, ran = self._executor(), 0
             for attempt in self._due(max_jobs):
                 move = await self._arun(executor, attempt)
@@ -143,6 +153,7 @@ class TestHoldfast(Holdfast):
                     raise asyncio.CancelledError
                 self._settle(executor, attempt, move)
                 ran += 1
+            await asyncio.to_thread(self._beside.deliver)
             return ran
 
     def end(self) -> None:
@@ -151,6 +162,7 @@ class TestHoldfast(Holdfast):
             vars(app).clear()
             vars(app).update(before)
         self._attached.clear()
+        self._beside.end()
         if self._loop is not None:
             self._loop.close()
         self.close()
@@ -159,6 +171,16 @@ class TestHoldfast(Holdfast):
             never = "no job of that kind ran its body, and no step of that name was recorded"
             msg = f"crash_after({missed[0]!r}) was never reached: {never}. Known kinds: {known}."
             raise AssertionError(msg)
+
+    @property
+    def _apps(self) -> list[Holdfast]:
+        return [self, *(app for app, _ in self._attached)]
+
+    def _take_up(self) -> None:
+        """Do what a worker does when it starts."""
+        if any(app.settings.events for app in self._apps):
+            self.settings = replace(self.settings, events=True)
+        self._beside.take_up(self._apps)
 
     def _run(self, executor: Executor, attempt: "_Attempt") -> Move | None:
         kind = attempt.kind
@@ -245,7 +267,7 @@ class TestHoldfast(Holdfast):
         """Do the upkeep of a leading worker; give the number of jobs it changed."""
         done = 0
         jobs = self._jobs
-        for app in (self, *(app for app, _ in self._attached)):
+        for app in self._apps:
             store_declared(jobs, app.limits.declared)
         while changed := _upkept(jobs, self.settings, self._inserting().insert):
             done += changed

@@ -42,7 +42,7 @@ def list_limits(
 )
 def set_rule(request: Request, principal: Chief, queue: Queue, body: RuleBody) -> Response:
     """Serve a queue in this order and with these limits from now on, in place of all that was said of it before;
-    workers follow at their next claim.
+    workers follow within a second.
     """
     app, rule = surface_of(request).app, _rule(queue, body)
     app.limits.change(queue, lambda _: rule)

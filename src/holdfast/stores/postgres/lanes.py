@@ -152,13 +152,13 @@ class Look:
         """Give the gates that jobs of these queues must pass."""
         return Gates(self.now, self._running.__getitem__, self._level)
 
-    def ring(self, queue: str, gates: Gates, lanes: int = 0) -> Ring:
+    def ring(self, queue: str, gates: Gates, lanes: int = 0, places: dict[str, str] | None = None) -> Ring:
         """Make ready to go round a queue."""
         plan, cursor = self._plans[queue], self._cursors.get(self.turn(queue), Cursor())
         most, tenant = self._room[queue], None if self._search is None else self._search.tenant
         lanes = lanes if tenant is None else 1 if plan.shape == "t" else 0
         line = _Line(self, plan)
-        return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant)
+        return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant, places=places)
 
     def turn(self, queue: str) -> str:
         """Name the turn of a queue, or a tenant's own in it."""

@@ -67,6 +67,8 @@ class Turns:
         self._drained = time.monotonic()
         self._searched: dict[str, dict[Lane, Mark]] = {}
         """Where looks for the jobs of a tenant stopped."""
+        self._places: dict[str, dict[str, str]] = {}
+        """Which lanes of a tenant were looked at last, by queue."""
         self.forget()
 
     def forget(self) -> None:
@@ -169,7 +171,10 @@ class Turns:
         gates = look.gates()
         if look.simple():
             return self._claim_best(look, gates, {queue: room[queue] for queue in room.keys() - look.paused}, want)
-        rings = [look.ring(queue, gates, self._depths.get(queue, 0)) for queue in sorted(room.keys() - look.paused)]
+        rings = [
+            look.ring(queue, gates, self._depths.get(queue, 0), self._places.setdefault(queue, {}))
+            for queue in sorted(room.keys() - look.paused)
+        ]
         chosen = [offer.ref for _, offer in choose(rings, want.limit)]
         taken = look.take("take", {**_lease(want, look), **_places(chosen)}) if chosen else None
         for ring in rings:

@@ -57,6 +57,8 @@ class Turns:
         self._fresh = False
         self._searched: dict[str, dict[str, Mark]] = {}
         """Where looks for the jobs of a tenant stopped."""
+        self._places: dict[str, dict[str, str]] = {}
+        """Which lanes of a tenant were looked at last, by queue."""
         self._begin()
 
     def _begin(self) -> None:
@@ -311,7 +313,8 @@ class Turns:
             return self._own_ring(db, plan, gates, now, most, tenant=tenant)
         line = Queue(db, plan, self.rules, now, gates)
         lanes = self._lanes.get(queue, 0)
-        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes), changes
+        places = self._places.setdefault(queue, {}) if plan.nested else None
+        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, places=places), changes
 
     def _own_ring(
         self, db: OwnConnection, plan: Plan, gates: Gates, now: Micros, most: int, *, tenant: str
