@@ -190,7 +190,26 @@ def test_a_cancelled_job_is_given_up_by_its_worker(caller: httpx.Client, app: Ho
         app.cancel(id_)
         assert say(caller, job, "heartbeat").json()["cancel_requested"]
         assert say(caller, job, verb, **body).json()["state"] == "cancelled"
-        assert app.get(id_).state == "cancelled"
+        ended = app.get(id_).record
+        assert ended.state == "cancelled"
+        assert say(caller, job, verb, **body).json()["state"] == "cancelled"  # its answer was lost, and it asks again
+        assert problem(say(caller, job, "complete"), 409, "stale-token")["reason"] == "no-op-terminal"
+        assert app.get(id_).record == ended
+
+
+def test_a_worker_whose_lease_was_over_cannot_settle_the_cancellation(caller: httpx.Client, app: Holdfast) -> None:
+    for given_back in (True, False):
+        id_ = enqueue(caller)
+        (job,) = claim(caller)
+        if given_back:
+            say(caller, job, "release", delay=60)
+        else:
+            lose(app, id_)
+        app.cancel(id_)
+        ended = app.get(id_).record
+        assert ended.state == "cancelled"
+        assert problem(say(caller, job, "fail", code="late"), 409, "stale-token")["reason"] == "no-op-terminal"
+        assert app.get(id_).record == ended
 
 
 def test_a_job_that_was_done_before_the_cancellation_came_through_is_done(caller: httpx.Client, app: Holdfast) -> None:

@@ -127,10 +127,11 @@ class Workbench:
 
     async def settle(self, id_: str, held: Held, decide: Callable[[JobRecord], Move], tenant: str | None) -> State:
         """Write what a holder decides, giving way to a cancellation; give the state that the job is in then."""
-        ours = _as_held(within(tenant, id_, await self.read(id_)), held)
+        found = within(tenant, id_, await self.read(id_))
+        ours = _as_held(found, held)
         move = await self._told(ours, decide(ours))
         answer = await self._settlements.ashare(move)
-        if answer is Answer.CANCEL_REQUESTED:
+        if answer is Answer.CANCEL_REQUESTED or (move.yields and found.state is State.CANCELLED):  # as asked before
             move = await self._told(ours, lifecycle.settle_cancel(ours, self._app.settings.retention))
             answer = await self._settlements.ashare(move)
         accept(answer, id_)
