@@ -128,8 +128,8 @@ async def read_job(
         await surface.watch.ended(id_, wait)
         job = seen(principal, id_, await surface.work.read(id_))
     fields = _shown(surface, job, dialect)
-    if payload and dialect is None:
-        fields |= await _contents(surface, job)
+    if payload:
+        fields |= await _contents(surface, job, dialect)
     return reply(fields)
 
 
@@ -226,9 +226,11 @@ def _shown(surface: Surface, job: JobRecord, dialect: str | None) -> dict[str, A
     return {name: value for name, value in shown.items() if name != "payload"}
 
 
-async def _contents(surface: Surface, job: JobRecord) -> Mapping[str, Any]:
-    """Give a job's payload and result, from wherever they are kept."""
+async def _contents(surface: Surface, job: JobRecord, dialect: str | None) -> Mapping[str, Any]:
+    """Give a job's payload and result, from wherever they are kept; in a dialect, what that has a field for."""
     load = surface.app.settings.artifacts.aload
+    if dialect is not None:
+        return {"payload": await load(job.payload)} if "payload" in dialects.dialect(dialect).fields else {}
     result = None if job.result is None else json.loads(await load(job.result))
     return {"payload": json.loads(await load(job.payload)), "result": result}
 
