@@ -363,6 +363,26 @@ def test_workers_that_come_by_http_are_listed(caller: httpx.Client) -> None:
     assert (worker["id"], worker["queues"], worker["kinds"]) == ("node-1", ["photos"], ["resize"])
 
 
+def test_a_worker_that_only_beats_is_not_forgotten(
+    caller: httpx.Client, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.roll._OFTEN", 0.0)
+    for _ in range(3):
+        enqueue(caller)
+    one, two, three = claim(caller, worker="node-1", limit=3)
+    first = app.store.workers()[0]
+    say(caller, one, "heartbeat")
+    (worker,) = app.store.workers()
+    assert (worker.started_at, worker.running, worker.concurrency) == (first.started_at, 3, 3)
+    assert worker.beat_at > first.beat_at
+    assert worker.expires_at > first.expires_at
+    say(caller, one, "complete")
+    say(caller, two, "release")
+    say(caller, three, "heartbeat")
+    (worker,) = app.store.workers()
+    assert (worker.started_at, worker.running) == (first.started_at, 1)
+
+
 def test_the_server_takes_back_what_workers_lose(tmp_path: Path) -> None:
     app = Holdfast(f"sqlite:///{tmp_path}/lost.db", upkeep=0.05)
     with called(app) as caller:

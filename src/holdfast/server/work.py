@@ -8,6 +8,7 @@ that asks again after a lost answer recognises its own write. Callers that come 
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,21 +20,14 @@ from holdfast.domain.errors import ArtifactDamaged, ArtifactMissing, ArtifactsUn
 from holdfast.domain.job import Failure, JobRecord, State, StepRecord
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Held, Move, refusal
-from holdfast.port.store import Beat, Claim, Store, WorkerRecord
+from holdfast.port.store import Beat, Claim, Store
 from holdfast.server.problems import Problem, absent, within
+from holdfast.server.roll import Roll
 
 ELSEWHERE = 30 * SECOND
 """How long a job is put off that only the workers of its own code can go on with."""
 LONGEST_MESSAGE = 200
 """How much is kept of what is said of a failure."""
-_ENLIST = 10.0
-"""The most often that one worker is recorded, in seconds."""
-_STAYS = 90 * SECOND
-"""How long a worker counts as alive after it was last recorded."""
-_MOST_WORKERS = 10_000
-
-_Serves = tuple[tuple[str, ...] | None, tuple[str, ...]]
-"""The queues and the kinds that a worker serves."""
 
 
 class Readings(Sharing[str, JobRecord | None]):
@@ -76,7 +70,7 @@ class Workbench:
         self._readings = Readings(store)
         self._settlements = Settlements(store)
         self._public: bool | None = None
-        self._enlisted: dict[str, tuple[_Serves, float]] = {}
+        self.roll = Roll(store)
 
     async def read(self, id_: str) -> JobRecord | None:
         """Read one job."""
@@ -95,20 +89,9 @@ class Workbench:
         moves = [move for _, move in opening if move is not None]
         answers = iter(store.commit(moves) if moves else ())
         ours = [job for job, move in opening if move is None or (next(answers) is Answer.OK and _here(job))]
-        return [taken for job in ours if (taken := self._taken(job)) is not None]
-
-    def enlist(self, owner: str, host: str, queues: Sequence[str] | None, kinds: Sequence[str], now: float) -> None:
-        """Record, now and then and when it is news, that a worker is alive. Blocks."""
-        serves = (None if queues is None else tuple(queues), tuple(sorted(kinds)))
-        told, at = self._enlisted.get(owner, (None, 0.0))
-        if told == serves and now - at < _ENLIST:
-            return
-        if len(self._enlisted) >= _MOST_WORKERS:
-            self._enlisted.clear()
-        self._enlisted[owner] = (serves, now)
-        store = self._app.store
-        seen = store.now()
-        store.enlist(WorkerRecord(owner, host, 0, *serves, 1, seen, seen, seen + _STAYS, 0))
+        given = [taken for job in ours if (taken := self._taken(job)) is not None]
+        self.roll.takes(owner, [each.job.id for each in given])
+        return given
 
     def beat(
         self, id_: str, held: Held, lease: Micros, progress: str | None, tenant: str | None
@@ -119,11 +102,15 @@ class Workbench:
             within(tenant, id_, *store.read([id_]))
         now = store.now()
         (answer,) = store.heartbeat([Beat(id_, held.token, held.lease_id, begun=True, progress=progress)], lease)
+        if answer in (Answer.OK, Answer.CANCEL_REQUESTED):
+            self.roll.beats(id_, time.monotonic())
         return answer, now + lease
 
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Release what a worker claimed that is not there any more. Blocks."""
         self._app.store.commit([lifecycle.release(each.job) for each in taken])
+        for each in taken:
+            self.roll.settles(each.job.id)
 
     async def settle(self, id_: str, held: Held, decide: Callable[[JobRecord], Move], tenant: str | None) -> State:
         """Write what a holder decides, giving way to a cancellation; give the state that the job is in then."""
@@ -135,6 +122,8 @@ class Workbench:
             move = await self._told(ours, lifecycle.settle_cancel(ours, self._app.settings.retention))
             answer = await self._settlements.ashare(move)
         accept(answer, id_)
+        if move.state is not State.RUNNING:
+            self.roll.settles(id_)
         if move.events:
             await asyncio.to_thread(self._tend, ours, move)
         return move.state
