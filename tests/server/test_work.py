@@ -3,6 +3,7 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,32 @@ def test_a_worker_that_only_beats_is_not_forgotten(
     say(caller, three, "heartbeat")
     (worker,) = app.store.workers()
     assert (worker.started_at, worker.running) == (first.started_at, 1)
+
+
+def test_the_servers_figures_tell_of_the_work_that_is_done_through_it(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db", upkeep=0.05)
+    app.instrument(metrics=True)
+    figures = partial(_figures, app)
+    with called(app) as caller:
+        for _ in range(3):
+            enqueue(caller)
+        done, failed = claim(caller, limit=2)
+        for _ in range(2):  # what is asked twice is counted once
+            say(caller, done, "complete")
+            say(caller, failed, "fail", code="broken")
+        (lost,) = claim(caller, lease=1)
+        until(lambda: figures("leases_expired")[("default",)] == 1, "the server takes the job back")
+        problem(say(caller, lost, "complete"), 409, "stale-token")
+        problem(say(caller, done, "fail", code="late"), 409, "stale-token")
+    assert figures("attempts_started")[("default", "other")] == 3
+    assert figures("attempts_ended") == {("default", "other", "succeeded"): 1, ("default", "other", "failed"): 1}
+    refused = figures("writes_refused")
+    assert (refused[("complete", "already-claimed")], refused[("fail", "no-op-terminal")]) == (1, 1)
+    app.close()
+
+
+def _figures(app: Holdfast, name: str) -> dict[tuple[str, ...], float]:
+    return {labels: value for (each, labels), value in app.telemetry.totals().numbers.items() if name in each}
 
 
 def test_the_server_takes_back_what_workers_lose(tmp_path: Path) -> None:

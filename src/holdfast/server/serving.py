@@ -101,7 +101,9 @@ def upkeep_of(app: Holdfast) -> Upkeep:
     """Make the upkeep of a server's store."""
     store = app.store
     settings = replace(app.settings, events=app.settings.events or listened(store))
-    return Upkeep(store, settings, f"{worker_id()}:server", Inserter.on(store, SystemClock()).insert)
+    watch = app.telemetry.of_worker()
+    inserter = Inserter.on(store, SystemClock(), watch)
+    return Upkeep(store, settings, f"{worker_id()}:server", inserter.insert, watch=watch)
 
 
 class Serving:
