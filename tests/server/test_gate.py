@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.server import Limits, serving
+from holdfast.server.pulse import STUCK, Pulse
 from holdfast.stores.sqlite import SqliteStore
 from tests.server.calling import called, problem
 
@@ -211,6 +212,14 @@ def test_a_server_without_its_store_is_not_ready(app: Holdfast) -> None:
         assert answer.status_code == 503
         assert (answer.json()["status"], answer.json()["store"]) == ("not-ready", "unreachable")
         assert caller.get("/healthz").json() == {"status": "ok"}
+
+
+def test_a_loop_that_rests_for_long_is_not_stuck() -> None:
+    pulse, long_ago = Pulse(), time.monotonic() - STUCK - 1
+    pulse.follow("upkeep", lambda: long_ago, rests=30.0)
+    assert not pulse.stuck(pulse.ages())
+    pulse.follow("upkeep", lambda: long_ago, rests=0.5)
+    assert pulse.stuck(pulse.ages())
 
 
 def test_what_goes_wrong_inside_is_told_without_what_was_sent(

@@ -140,7 +140,7 @@ class Serving:
         self._server = _Server(config, served)
         self._upkeep = upkeep
         if upkeep is not None:
-            served.state.surface.pulse.follow("upkeep", lambda: upkeep.reached)
+            served.state.surface.pulse.follow("upkeep", lambda: upkeep.reached, upkeep.rests)
         self._thread = threading.Thread(target=self._run, name="holdfast-server", daemon=True)
 
     @property
