@@ -247,6 +247,10 @@ def test_the_description_is_whole(caller: httpx.Client) -> None:
             assert route["description"], (method, path)
             good = [status for status in route["responses"] if status.startswith("2")]
             assert good, (method, path)
+            assert all(each.get("description") for each in route.get("parameters", ()) if each["in"] == "query"), path
+            for body in route.get("requestBody", {}).get("content", {}).values():
+                shape = body["schema"].get("$ref", "").rpartition("/")[2]
+                assert "example" in body or described["components"]["schemas"][shape]["examples"], (method, path)
             if path.startswith("/v1/"):
                 assert {"401", "403", "422", "429", "503"} <= set(route["responses"]), (method, path)
                 assert route["responses"]["422"]["content"].keys() == {"application/problem+json"}
