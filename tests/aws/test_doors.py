@@ -98,8 +98,8 @@ def test_a_table_with_another_key_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("dynamodb+sqs://jobs", "'' is not the name of an SQS queue; write dynamodb"),
-        ("dynamodb+sqs:///queue", "'' is not the name of a DynamoDB table; write dynamodb"),
+        ("dynamodb+sqs://jobs", "'' is not the name of an SQS queue (1 to 80 letters, digits, '_' or '-'); write "),
+        ("dynamodb+sqs:///queue", "'' is not the name of a DynamoDB table (3 to 255 letters, digits, '_', '-' or '.')"),
         ("dynamodb+sqs://jobs/a.fifo", "'a.fifo' is not the name of an SQS queue"),
         ("dynamodb+sqs://jobs/q?dlq=", "dlq of a DynamoDB URL cannot be ''"),
         ("dynamodb+sqs://jobs/q?grace=long", "grace of a DynamoDB URL must be seconds"),

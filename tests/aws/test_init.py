@@ -2,12 +2,14 @@
 
 import json
 import subprocess
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.aws.session import client
 from tests.servers import free_port
 from tests.surfaces.processes import parsed, run
@@ -43,6 +45,10 @@ class Place:
     def client(self, service: str) -> Any:
         return client(service, REGION, self.endpoint)
 
+    def url(self, store: str) -> str:
+        """Give a store's URL with the place where it is."""
+        return f"{store}?region={REGION}&endpoint={self.endpoint}"
+
 
 @pytest.fixture
 def place(aws_endpoint: str, tmp_path: Path) -> Place:
@@ -77,9 +83,10 @@ def test_a_first_run_makes_nothing_and_says_what_is_missing(place: Place) -> Non
 def test_apply_makes_everything_once(place: Place) -> None:
     done = place.init("--apply")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == (
-        f"9 differences mended; the store is dynamodb+sqs://{place.table}/{place.queue}."
-    )
+    url = place.url(f"dynamodb+sqs://{place.table}/{place.queue}")
+    assert done.stdout.splitlines()[-1] == f"9 differences mended; the store is {url}."
+    with closing(Holdfast(url)) as app:
+        assert app.counts()["queued"] == 0, "what it says opens the store, whatever the AWS settings are"
     for words in ((), ("--apply",)):
         again = place.init(*words)
         assert (again.returncode, differences(again)) == (0, [])
@@ -97,7 +104,7 @@ def test_json_says_the_same_for_programs(place: Place) -> None:
     told = parsed(done.stdout)
     assert done.returncode == 1
     assert (told["region"], told["applied"]) == (REGION, False)
-    assert told["url"] == f"dynamodb+sqs://{place.table}/{place.queue}"
+    assert told["url"] == place.url(f"dynamodb+sqs://{place.table}/{place.queue}")
     assert {(one["kind"], one["name"]) for one in told["differences"]} >= {("table", place.table)}
     assert all(one["setting"] is None and isinstance(one["want"], dict) for one in told["differences"])
     assert parsed(place.init("--json", "--apply").stdout)["applied"] is True
@@ -180,7 +187,8 @@ def test_the_layout_scheduled_is_a_table_and_its_policies(place: Place) -> None:
     words = ("--layout", "scheduled", "--table", place.table)
     assert [line.split()[1] for line in differences(place.run(*words))] == ["table", "policy", "policy", "policy"]
     done = place.run(*words, "--apply")
-    assert done.stdout.splitlines()[-1] == f"4 differences mended; the store is dynamodb://{place.table}."
+    store = place.url(f"dynamodb://{place.table}")
+    assert done.stdout.splitlines()[-1] == f"4 differences mended; the store is {store}."
     assert place.run(*words).returncode == 0
 
 

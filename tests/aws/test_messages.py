@@ -82,7 +82,9 @@ def test_a_dead_job_has_its_envelope_in_the_dead_letter_queue_with_the_reason(be
     bench.done(lifecycle.fail(held, HOPELESS, draw=0, retention=RETENTION))
     assert (outside.status(job.id), outside.number()) == ("dead", 0)
     [message] = outside.receive(outside.dlq)
-    assert list(json.loads(message["Body"])) == FIELDS
+    told = json.loads(message["Body"])
+    assert list(told) == FIELDS
+    assert (told["attempt"], int(outside.rows()[job.id]["attempts"])) == (1, 1), "the attempt that it died of"
     said = {name: each["StringValue"] for name, each in message["MessageAttributes"].items()}
     assert said == {"reason": "hopeless", "detail": "no such document", "source": outside.queue}
 
@@ -184,7 +186,9 @@ def test_a_job_that_another_program_wrote_by_the_contract_runs(bench: Lab, outsi
     assert (outside.status(id_), outside.number()) == ("completed", 0)
 
 
-def test_an_item_with_an_unknown_status_is_reported_and_neither_run_nor_lost(bench: Lab, outside: Outside) -> None:
+def test_an_item_with_an_unknown_status_is_reported_and_neither_run_nor_lost(
+    bench: Lab, outside: Outside, caplog: pytest.LogCaptureFixture
+) -> None:
     job = bench.job()
     outside.table.update_item(
         Key={"job_id": job.id},
@@ -198,10 +202,10 @@ def test_an_item_with_an_unknown_status_is_reported_and_neither_run_nor_lost(ben
     bench.clock.advance(hours=1)
     bench.store.sweep(100)
     assert (outside.bytes(job.id), outside.number()) == (before, 1)
+    said = f"The item '{job.id}' has the status 'melting', which the contract does not know; it is passed over."
+    assert caplog.messages == [said]
     [finding] = bench.store.check()
-    assert finding.text == (
-        f"The item '{job.id}' has the status 'melting', which the contract does not know; it is passed over."
-    )
+    assert finding.text == said
 
 
 def test_a_job_that_another_program_cancelled_in_the_table_is_a_no_op(bench: Lab, outside: Outside) -> None:

@@ -160,6 +160,18 @@ def test_a_redrive_from_the_row_and_from_the_dead_letter_queue_end_in_one_new_ge
     assert (bench.read(dead).generation, outside.number(outside.dlq), outside.number()) == (2, 0, 0)
 
 
+def test_a_job_that_died_again_has_one_message_in_the_dead_letter_queue(bench: Lab, outside: Outside) -> None:
+    dead = bench.in_state(State.DEAD)
+    bench.done(lifecycle.redrive(bench.read(dead)))
+    [held] = bench.claim(5)
+    bench.done(lifecycle.fail(held, HOPELESS, draw=0, retention=RETENTION))
+    outside.send([body(bench.read(dead))], outside.dlq)  # as SQS itself puts one there, without a reason
+    assert outside.number(outside.dlq) == 3
+    rounds(bench)
+    [message] = outside.receive(outside.dlq)
+    assert message["MessageAttributes"]["reason"]["StringValue"] == "hopeless"
+
+
 def test_a_dead_job_s_message_that_is_moved_back_goes_to_the_dead_letter_queue_again(
     bench: Lab, outside: Outside
 ) -> None:

@@ -439,6 +439,12 @@ def test_an_envelope_names_the_attempt_that_its_delivery_would_start() -> None:
     assert envelope(retrying())["attempt"] == 2
 
 
+def test_the_envelope_of_a_job_that_has_ended_names_its_last_attempt() -> None:
+    assert envelope(dead(Cause.REJECTED))["attempt"] == 1
+    assert envelope(dead(Cause.EXHAUSTED)._replace(attempt=5))["attempt"] == 5
+    assert envelope(dead(Cause.EXPIRED)._replace(attempt=0))["attempt"] == 1
+
+
 def test_a_job_without_a_trace_is_traced_by_its_id() -> None:
     assert envelope(queued()._replace(trace_id=None))["trace_id"] == ID
 

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.server import Limits, serving
+from holdfast.server.pulse import STUCK, Pulse
 from holdfast.stores.sqlite import SqliteStore
 from tests.server.calling import called, problem
 
@@ -213,6 +214,14 @@ def test_a_server_without_its_store_is_not_ready(app: Holdfast) -> None:
         assert caller.get("/healthz").json() == {"status": "ok"}
 
 
+def test_a_loop_that_rests_for_long_is_not_stuck() -> None:
+    pulse, long_ago = Pulse(), time.monotonic() - STUCK - 1
+    pulse.follow("upkeep", lambda: long_ago, rests=30.0)
+    assert not pulse.stuck(pulse.ages())
+    pulse.follow("upkeep", lambda: long_ago, rests=0.5)
+    assert pulse.stuck(pulse.ages())
+
+
 def test_what_goes_wrong_inside_is_told_without_what_was_sent(
     app: Holdfast, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +247,10 @@ def test_the_description_is_whole(caller: httpx.Client) -> None:
             assert route["description"], (method, path)
             good = [status for status in route["responses"] if status.startswith("2")]
             assert good, (method, path)
+            assert all(each.get("description") for each in route.get("parameters", ()) if each["in"] == "query"), path
+            for body in route.get("requestBody", {}).get("content", {}).values():
+                shape = body["schema"].get("$ref", "").rpartition("/")[2]
+                assert "example" in body or described["components"]["schemas"][shape]["examples"], (method, path)
             if path.startswith("/v1/"):
                 assert {"401", "403", "422", "429", "503"} <= set(route["responses"]), (method, path)
                 assert route["responses"]["422"]["content"].keys() == {"application/problem+json"}

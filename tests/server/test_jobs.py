@@ -200,10 +200,12 @@ def test_a_job_is_shown_in_each_dialect(dialect: str, caller: httpx.Client, app:
     shown = caller.get(f"/v1/jobs/{id_}", params={"dialect": dialect})
     record = app.get(id_).record
     expected = DIALECTS[dialect].render(record, app.store.now())
-    assert shown.json() == {name: value for name, value in expected.items() if name != "payload"}
+    assert shown.json() == expected
+    brief = caller.get(f"/v1/jobs/{id_}", params={"dialect": dialect, "payload": False})
+    assert brief.json() == {name: value for name, value in expected.items() if name != "payload"}
     listed = caller.get("/v1/jobs", params={"dialect": dialect})
-    assert listed.json()["items"] == [shown.json()]
-    assert "canary" not in shown.text
+    assert listed.json()["items"] == [brief.json()]
+    assert "canary" not in listed.text
     problem(caller.get(f"/v1/jobs/{id_}?dialect=klingon"), 422, "bad-request")
 
 

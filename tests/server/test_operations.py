@@ -111,6 +111,9 @@ def test_queues_are_counted_paused_and_resumed(caller: httpx.Client) -> None:
     assert caller.post("/v1/claims", json={"worker": "w"}).json() == {"jobs": []}
     (queue,) = caller.get("/v1/queues").json()["items"]
     assert (queue["name"], queue["paused"], queue["counts"]["queued"]) == ("mail/inbox", True, 1)
+    assert caller.get("/v1/queues/mail/inbox").json() == queue
+    unused = caller.get("/v1/queues/unused").json()
+    assert (unused["name"], unused["paused"], sum(unused["counts"].values())) == ("unused", False, 0)
     caller.post("/v1/queues/mail%2Finbox/resume")
     assert len(caller.post("/v1/claims", json={"worker": "w"}).json()["jobs"]) == 1
     assert deeds(caller) == [("queue.resume", "mail/inbox"), ("queue.pause", "mail/inbox")]
@@ -124,11 +127,13 @@ def test_a_schedule_is_added_paused_run_and_removed(caller: httpx.Client, app: H
     problem(caller.post("/v1/schedules", json=body), 422, "bad-input")
     assert caller.post("/v1/schedules/nightly/pause").json()["paused"]
     assert not caller.post("/v1/schedules/nightly/resume").json()["paused"]
+    assert caller.get("/v1/schedules/nightly").json() == added.json()
     run = caller.post("/v1/schedules/nightly/run")
     assert (run.status_code, run.json()["queue"]) == (201, "night")
     assert [each["name"] for each in caller.get("/v1/schedules").json()["items"]] == ["nightly"]
     assert caller.delete("/v1/schedules/nightly").status_code == 204
     problem(caller.delete("/v1/schedules/nightly"), 404, "schedule-not-found")
+    problem(caller.get("/v1/schedules/nightly"), 404, "schedule-not-found")
     problem(caller.post("/v1/schedules/nightly/run"), 404, "schedule-not-found")
     assert app.schedules.list() == []
 

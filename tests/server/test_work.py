@@ -3,6 +3,7 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,26 @@ def test_a_cancelled_job_is_given_up_by_its_worker(caller: httpx.Client, app: Ho
         app.cancel(id_)
         assert say(caller, job, "heartbeat").json()["cancel_requested"]
         assert say(caller, job, verb, **body).json()["state"] == "cancelled"
-        assert app.get(id_).state == "cancelled"
+        ended = app.get(id_).record
+        assert ended.state == "cancelled"
+        assert say(caller, job, verb, **body).json()["state"] == "cancelled"  # its answer was lost, and it asks again
+        assert problem(say(caller, job, "complete"), 409, "stale-token")["reason"] == "no-op-terminal"
+        assert app.get(id_).record == ended
+
+
+def test_a_worker_whose_lease_was_over_cannot_settle_the_cancellation(caller: httpx.Client, app: Holdfast) -> None:
+    for given_back in (True, False):
+        id_ = enqueue(caller)
+        (job,) = claim(caller)
+        if given_back:
+            say(caller, job, "release", delay=60)
+        else:
+            lose(app, id_)
+        app.cancel(id_)
+        ended = app.get(id_).record
+        assert ended.state == "cancelled"
+        assert problem(say(caller, job, "fail", code="late"), 409, "stale-token")["reason"] == "no-op-terminal"
+        assert app.get(id_).record == ended
 
 
 def test_a_job_that_was_done_before_the_cancellation_came_through_is_done(caller: httpx.Client, app: Holdfast) -> None:
@@ -342,6 +362,52 @@ def test_workers_that_come_by_http_are_listed(caller: httpx.Client) -> None:
     claim(caller, worker="node-1", queues=["photos"], kinds=["resize"])
     (worker,) = caller.get("/v1/workers").json()["items"]
     assert (worker["id"], worker["queues"], worker["kinds"]) == ("node-1", ["photos"], ["resize"])
+
+
+def test_a_worker_that_only_beats_is_not_forgotten(
+    caller: httpx.Client, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.server.roll._OFTEN", 0.0)
+    for _ in range(3):
+        enqueue(caller)
+    one, two, three = claim(caller, worker="node-1", limit=3)
+    first = app.store.workers()[0]
+    say(caller, one, "heartbeat")
+    (worker,) = app.store.workers()
+    assert (worker.started_at, worker.running, worker.concurrency) == (first.started_at, 3, 3)
+    assert worker.beat_at > first.beat_at
+    assert worker.expires_at > first.expires_at
+    say(caller, one, "complete")
+    say(caller, two, "release")
+    say(caller, three, "heartbeat")
+    (worker,) = app.store.workers()
+    assert (worker.started_at, worker.running) == (first.started_at, 1)
+
+
+def test_the_servers_figures_tell_of_the_work_that_is_done_through_it(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db", upkeep=0.05)
+    app.instrument(metrics=True)
+    figures = partial(_figures, app)
+    with called(app) as caller:
+        for _ in range(3):
+            enqueue(caller)
+        done, failed = claim(caller, limit=2)
+        for _ in range(2):  # what is asked twice is counted once
+            say(caller, done, "complete")
+            say(caller, failed, "fail", code="broken")
+        (lost,) = claim(caller, lease=1)
+        until(lambda: figures("leases_expired")[("default",)] == 1, "the server takes the job back")
+        problem(say(caller, lost, "complete"), 409, "stale-token")
+        problem(say(caller, done, "fail", code="late"), 409, "stale-token")
+    assert figures("attempts_started")[("default", "other")] == 3
+    assert figures("attempts_ended") == {("default", "other", "succeeded"): 1, ("default", "other", "failed"): 1}
+    refused = figures("writes_refused")
+    assert (refused[("complete", "already-claimed")], refused[("fail", "no-op-terminal")]) == (1, 1)
+    app.close()
+
+
+def _figures(app: Holdfast, name: str) -> dict[tuple[str, ...], float]:
+    return {labels: value for (each, labels), value in app.telemetry.totals().numbers.items() if name in each}
 
 
 def test_the_server_takes_back_what_workers_lose(tmp_path: Path) -> None:

@@ -116,6 +116,15 @@ def test_a_moved_job_says_where_it_went_and_runs_there(tmp_path: Path) -> None:
         until(lambda: states(there) == {id_: State.SUCCEEDED})
 
 
+def test_a_second_copy_does_not_take_the_pause_of_the_first_for_the_operators(tmp_path: Path) -> None:
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    seeded(source, 1)
+    assert run("migrate", "--url", target, cwd=tmp_path).returncode == 0
+    first, second = (run("copy", "--from", source, "--to", target, cwd=tmp_path) for _ in range(2))
+    assert "Paused" not in first.stdout
+    assert "Paused in the source before this, by hand or by an earlier copy: default." in second.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "sentence", "code"),
     [

@@ -80,7 +80,8 @@ def _show(where: str, report: Report, *, back: bool) -> None:
     for tenant, amount in report.credits.items():
         click.echo(f"The account of tenant {tenant!r} has {amount:,} credits more.")
     if report.paused and not back:
-        click.echo(f"Paused in the source before this, and not paused in the target: {', '.join(report.paused)}.")
+        before = f"Paused in the source before this, by hand or by an earlier copy: {', '.join(report.paused)}."
+        click.echo(f"{before} If it was by hand, pause them in the target, too.")
     for id_, reason in report.refused[:SHOWN]:
         click.echo(f"{id_} was not moved: {reason}")
     if len(report.refused) > SHOWN:

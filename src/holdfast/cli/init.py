@@ -95,6 +95,7 @@ def _run(wish: "Wish", region: str | None, endpoint: str | None, *, apply: bool,
 
     calls = Calls(region, endpoint)
     account = calls.account()
+    url = _opened(wish, account.region, endpoint)
     resources = desired(wish, account)
     different = {one.arn: differences(one, found.look(calls, one)) for one in resources}
     every = [each for some in different.values() for each in some]
@@ -109,10 +110,10 @@ def _run(wish: "Wish", region: str | None, endpoint: str | None, *, apply: bool,
             if different[one.arn]:
                 found.mend(calls, one, different[one.arn], tables(wish).get(one.name))
     if as_json:
-        about = {"account": account.number, "region": account.region, "url": wish.url}
+        about = {"account": account.number, "region": account.region, "url": url}
         show_json({**about, "differences": [_as_json(each) for each in every], "applied": apply and bool(every)})
     else:
-        click.echo(_summary(wish, len(every), applied=apply))
+        click.echo(_summary(url, len(every), applied=apply))
     if every and not apply:
         raise click.exceptions.Exit(FAILURE)
 
@@ -159,11 +160,17 @@ def _refusal(each: "Difference") -> str:
     )
 
 
-def _summary(wish: "Wish", number: int, *, applied: bool) -> str:
+def _opened(wish: "Wish", region: str, endpoint: str | None) -> str:
+    """Give the URL of the store with the place where it is: another process may have other AWS settings."""
+    place = f"region={region}" if endpoint is None else f"region={region}&endpoint={endpoint}"
+    return f"{wish.url}{'&' if '?' in wish.url else '?'}{place}"
+
+
+def _summary(url: str, number: int, *, applied: bool) -> str:
     if not number:
-        return f"Nothing differs; the store is {wish.url}."
+        return f"Nothing differs; the store is {url}."
     if applied:
-        return f"{plural(number, 'difference')} mended; the store is {wish.url}."
+        return f"{plural(number, 'difference')} mended; the store is {url}."
     return f"{plural(number, 'difference')}; nothing was changed. To mend: the same command with --apply."
 
 

@@ -61,6 +61,13 @@ def settings(
     if not 1 <= max_payload <= HARD_LIMIT:
         msg = f"max_payload is between 1 and {HARD_LIMIT:,} bytes, not {max_payload!r}."
         raise BadInput(msg)
+    if not isinstance(retention, Retention | None):
+        kind = type(retention).__name__
+        msg = f"retention is what holdfast.retention(succeeded=…, cancelled=…, dead=…) gives, not a {kind}."
+        raise BadInput(msg)
+    if not isinstance(redaction, Redaction | None):
+        msg = f"redaction is a holdfast.Redaction(keys=…, patterns=…), not a {type(redaction).__name__}."
+        raise BadInput(msg)
     return Settings(
         held, beat, duration(grace, "grace"), max(duration(upkeep, "upkeep"), SECOND // 100),
         duration(unknown_kind_grace, "unknown_kind_grace"), max_payload, retention or Retention(), events,

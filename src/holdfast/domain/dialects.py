@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, assert_never
 
 from holdfast.domain import codec, ids
 from holdfast.domain.errors import BadEnvelope, BadInput
-from holdfast.domain.job import PLAIN, Cause, Flow, JobRecord, State, Trigger
+from holdfast.domain.job import PLAIN, TERMINAL, Cause, Flow, JobRecord, State, Trigger
 from holdfast.domain.moments import SECOND, Micros, to_datetime
 
 ENVELOPE_VERSION = 1
@@ -330,9 +330,9 @@ _MAY_BE_NULL = frozenset({"trace_id", "idempotency_key"})
 
 
 def envelope(job: JobRecord) -> dict[str, Any]:
-    """Write the message that would start the job's next attempt."""
+    """Write the message that would start the job's next attempt; of a job that has ended, that of its last one."""
     trace_id = job.trace_id or job.id
-    attempt = job.attempt + 1
+    attempt = max(job.attempt, 1) if job.state in TERMINAL else job.attempt + 1
     sent = Envelope(ENVELOPE_VERSION, job.id, job.tenant, job.trigger, attempt, job.max_attempts, trace_id, job.key)
     return sent._asdict()
 

@@ -107,6 +107,8 @@ class Upkeep:
         self._watch = watch
         self.reached = time.monotonic()
         """When the last round that nothing kept from its end was made, by the monotonic clock."""
+        self.rests = settings.upkeep / SECOND
+        """The seconds between two rounds."""
         self._store = store
         self._insert = insert
         self._declared = declared or {}
@@ -169,7 +171,7 @@ class Upkeep:
 
     def _live(self) -> None:
         trouble = ""
-        while not self._stop.wait(self._settings.upkeep / SECOND):
+        while not self._stop.wait(self.rests):
             try:
                 self.round()
                 trouble, self.reached = "", time.monotonic()

@@ -101,7 +101,9 @@ def upkeep_of(app: Holdfast) -> Upkeep:
     """Make the upkeep of a server's store."""
     store = app.store
     settings = replace(app.settings, events=app.settings.events or listened(store))
-    return Upkeep(store, settings, f"{worker_id()}:server", Inserter.on(store, SystemClock()).insert)
+    watch = app.telemetry.of_worker()
+    inserter = Inserter.on(store, SystemClock(), watch)
+    return Upkeep(store, settings, f"{worker_id()}:server", inserter.insert, watch=watch)
 
 
 class Serving:
@@ -138,7 +140,7 @@ class Serving:
         self._server = _Server(config, served)
         self._upkeep = upkeep
         if upkeep is not None:
-            served.state.surface.pulse.follow("upkeep", lambda: upkeep.reached)
+            served.state.surface.pulse.follow("upkeep", lambda: upkeep.reached, upkeep.rests)
         self._thread = threading.Thread(target=self._run, name="holdfast-server", daemon=True)
 
     @property

@@ -110,6 +110,12 @@ _APART = frozenset({"kind", "payload", "tenant"})
 class BatchBody(Body):
     """Jobs that are stored together or not at all."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"jobs": [{"kind": "resize", "payload": {"photo": 7}}, {"kind": "resize", "key": "photo:8"}]}]
+        }
+    )
+
     jobs: list[NewJobBody] = Field(min_length=1, max_length=LARGEST_BATCH)
 
 
@@ -124,6 +130,8 @@ class SignalBody(Body):
 
 class ForkBody(Body):
     """Where a new run of a job begins."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"step": "charge"}]})
 
     step: Name
 

@@ -8,32 +8,34 @@ that asks again after a lost answer recognises its own write. Callers that come 
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.app import Holdfast
 from holdfast.client.family import listened, tend
 from holdfast.client.sharing import Sharing
 from holdfast.domain import events, lifecycle
-from holdfast.domain.errors import ArtifactDamaged, ArtifactMissing, ArtifactsUnavailable, InsufficientCredits
+from holdfast.domain.errors import (
+    ArtifactDamaged,
+    ArtifactMissing,
+    ArtifactsUnavailable,
+    IllegalMove,
+    InsufficientCredits,
+)
 from holdfast.domain.job import Failure, JobRecord, State, StepRecord
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Held, Move, refusal
-from holdfast.port.store import Beat, Claim, Store, WorkerRecord
+from holdfast.port.store import Beat, Claim, Store
+from holdfast.runtime.attempt import Attempt
 from holdfast.server.problems import Problem, absent, within
+from holdfast.server.roll import Roll
 
 ELSEWHERE = 30 * SECOND
 """How long a job is put off that only the workers of its own code can go on with."""
 LONGEST_MESSAGE = 200
 """How much is kept of what is said of a failure."""
-_ENLIST = 10.0
-"""The most often that one worker is recorded, in seconds."""
-_STAYS = 90 * SECOND
-"""How long a worker counts as alive after it was last recorded."""
-_MOST_WORKERS = 10_000
-
-_Serves = tuple[tuple[str, ...] | None, tuple[str, ...]]
-"""The queues and the kinds that a worker serves."""
 
 
 class Readings(Sharing[str, JobRecord | None]):
@@ -76,7 +78,7 @@ class Workbench:
         self._readings = Readings(store)
         self._settlements = Settlements(store)
         self._public: bool | None = None
-        self._enlisted: dict[str, tuple[_Serves, float]] = {}
+        self.roll = Roll(store)
 
     async def read(self, id_: str) -> JobRecord | None:
         """Read one job."""
@@ -95,20 +97,18 @@ class Workbench:
         moves = [move for _, move in opening if move is not None]
         answers = iter(store.commit(moves) if moves else ())
         ours = [job for job, move in opening if move is None or (next(answers) is Answer.OK and _here(job))]
-        return [taken for job in ours if (taken := self._taken(job)) is not None]
+        given = [taken for job in ours if (taken := self._taken(job)) is not None]
+        self.roll.takes(owner, [each.job.id for each in given])
+        self._count_claimed(given)
+        return given
 
-    def enlist(self, owner: str, host: str, queues: Sequence[str] | None, kinds: Sequence[str], now: float) -> None:
-        """Record, now and then and when it is news, that a worker is alive. Blocks."""
-        serves = (None if queues is None else tuple(queues), tuple(sorted(kinds)))
-        told, at = self._enlisted.get(owner, (None, 0.0))
-        if told == serves and now - at < _ENLIST:
-            return
-        if len(self._enlisted) >= _MOST_WORKERS:
-            self._enlisted.clear()
-        self._enlisted[owner] = (serves, now)
-        store = self._app.store
-        seen = store.now()
-        store.enlist(WorkerRecord(owner, host, 0, *serves, 1, seen, seen, seen + _STAYS, 0))
+    def _count_claimed(self, given: Sequence[Taken]) -> None:
+        metrics = self._app.telemetry.metrics
+        if metrics is not None:
+            attempts = [Attempt(each.job, None, 0.0) for each in given]
+            metrics.claimed(attempts)
+            for attempt in attempts:
+                metrics.began(attempt)
 
     def beat(
         self, id_: str, held: Held, lease: Micros, progress: str | None, tenant: str | None
@@ -119,24 +119,48 @@ class Workbench:
             within(tenant, id_, *store.read([id_]))
         now = store.now()
         (answer,) = store.heartbeat([Beat(id_, held.token, held.lease_id, begun=True, progress=progress)], lease)
+        if answer in (Answer.OK, Answer.CANCEL_REQUESTED):
+            self.roll.beats(id_, time.monotonic())
         return answer, now + lease
 
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Release what a worker claimed that is not there any more. Blocks."""
         self._app.store.commit([lifecycle.release(each.job) for each in taken])
+        for each in taken:
+            self.roll.settles(each.job.id)
 
     async def settle(self, id_: str, held: Held, decide: Callable[[JobRecord], Move], tenant: str | None) -> State:
         """Write what a holder decides, giving way to a cancellation; give the state that the job is in then."""
-        ours = _as_held(within(tenant, id_, await self.read(id_)), held)
+        found = within(tenant, id_, await self.read(id_))
+        ours = _as_held(found)
+        if (found.token, found.lease_id) != held:
+            with suppress(IllegalMove):
+                self._count_refused(found, decide(ours), refusal(found.state))
+            raise _stale(refusal(found.state))
         move = await self._told(ours, decide(ours))
         answer = await self._settlements.ashare(move)
-        if answer is Answer.CANCEL_REQUESTED:
+        if answer is Answer.CANCEL_REQUESTED or (move.yields and found.state is State.CANCELLED):  # as asked before
             move = await self._told(ours, lifecycle.settle_cancel(ours, self._app.settings.retention))
             answer = await self._settlements.ashare(move)
+        self._count_refused(found, move, answer)
         accept(answer, id_)
+        if move.state is not State.RUNNING:
+            self.roll.settles(id_)
+            self._count_ended(found, move)
         if move.events:
             await asyncio.to_thread(self._tend, ours, move)
         return move.state
+
+    def _count_refused(self, job: JobRecord, move: Move, answer: Answer) -> None:
+        metrics = self._app.telemetry.metrics
+        if metrics is not None and answer in (Answer.ALREADY_CLAIMED, Answer.NO_OP_TERMINAL):
+            metrics.refused(job, move, answer)
+
+    def _count_ended(self, before: JobRecord, move: Move) -> None:
+        """Count the end of an attempt; once, also when its worker asks again."""
+        metrics = self._app.telemetry.metrics
+        if metrics is not None and before.state is State.RUNNING:
+            metrics.settled([(Attempt(before, None, 0.0), move)])
 
     def fail(self, job: JobRecord, code: str, message: str, *, retryable: bool, traceback: str | None) -> Move:
         """Decide on a failed attempt."""
@@ -191,17 +215,13 @@ def _stale(answer: Answer) -> Problem:
     return Problem(409, "stale-token", detail, reason=answer.value)
 
 
-def _as_held(job: JobRecord, held: Held) -> JobRecord:
-    """Give a job as the holder of a lease knows it; refuses whoever holds none.
+def _as_held(job: JobRecord) -> JobRecord:
+    """Give a job as the holder of its last lease knows it.
 
     One that its holder has settled is given as it was before: a holder that asks again, because the answer was lost, is
     told by the store that it was done.
     """
-    if held.stands(job):
-        return job
-    if (job.token, job.lease_id) != held:
-        raise _stale(refusal(job.state))
-    return job._replace(state=State.RUNNING, attempt=max(job.attempt, 1))
+    return job if job.state is State.RUNNING else job._replace(state=State.RUNNING, attempt=max(job.attempt, 1))
 
 
 def _opening(job: JobRecord) -> Move | None:

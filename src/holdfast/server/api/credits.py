@@ -38,7 +38,10 @@ def grant(request: Request, principal: Chief, tenant: Tenant, body: GrantBody) -
     responses={200: {"model": Items[EntryAnswer]}, **responses(404)},
 )
 def ledger(
-    request: Request, principal: Reader, tenant: Tenant, limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100
+    request: Request,
+    principal: Reader,
+    tenant: Tenant,
+    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="The most changes to give.")] = 100,
 ) -> Response:
     """List the changes of a tenant's account, newest first."""
     app = surface_of(request).app

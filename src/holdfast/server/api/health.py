@@ -3,6 +3,7 @@
 import importlib.util
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from holdfast.server.answers import HealthAnswer, ReadyAnswer
 from holdfast.server.problems import Problem, responses
@@ -32,6 +33,7 @@ def ready(request: Request) -> Response:
 
 @router.get(
     "/metrics",
+    response_class=PlainTextResponse,
     summary="Figures for Prometheus",
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **responses(404)},
 )

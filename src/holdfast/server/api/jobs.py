@@ -37,6 +37,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 Dialect = Literal["contract", "idempotency", "scheduled", "lifecycle", "leasing"]
 StateName = Literal["created", "queued", "running", "retrying", "succeeded", "dead", "cancelled"]
 Name = Annotated[str, Query(min_length=1, max_length=255)]
+Words = Annotated[Dialect | None, Query(description="Tell it in the field names and states of another vocabulary.")]
 Shown = JobAnswer | dict[str, Any]
 """A job; or, in a dialect, the record of that."""
 _HUGE = 1 << 40
@@ -86,16 +87,16 @@ def list_jobs(  # one parameter for each thing to filter by
     request: Request,
     principal: Reader,
     *,
-    state: StateName | None = None,
-    kind: Name | None = None,
-    queue: Name | None = None,
-    tenant: Annotated[str | None, Query(max_length=255)] = None,
-    error_code: Name | None = None,
-    key: Name | None = None,
-    parent: UUID | None = None,
-    cursor: Annotated[str | None, Query(max_length=100)] = None,
-    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 50,
-    dialect: Dialect | None = None,
+    state: Annotated[StateName | None, Query(description="Jobs in this state.")] = None,
+    kind: Annotated[Name | None, Query(description="Jobs of this kind.")] = None,
+    queue: Annotated[Name | None, Query(description="Jobs of this queue.")] = None,
+    tenant: Annotated[str | None, Query(max_length=255, description="Its jobs; empty for jobs without one.")] = None,
+    error_code: Annotated[Name | None, Query(description="Jobs whose last failure has this code.")] = None,
+    key: Annotated[Name | None, Query(description="The jobs that have this key, one of each tenant.")] = None,
+    parent: Annotated[UUID | None, Query(description="The children of this job.")] = None,
+    cursor: Annotated[str | None, Query(max_length=100, description="The `next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="The most jobs of one page.")] = 50,
+    dialect: Words = None,
 ) -> Response:
     """List jobs, newest first, without their payloads. `next` is the cursor of the page that follows."""
     surface = surface_of(request)
@@ -116,9 +117,9 @@ async def read_job(
     principal: Reader,
     id: UUID,  # noqa: A002 - the job's own word
     *,
-    dialect: Dialect | None = None,
-    payload: bool = True,
-    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0,
+    dialect: Words = None,
+    payload: Annotated[bool, Query(description="Whether to give payload and result.")] = True,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for its end.")] = 0,
 ) -> Response:
     """Read a job with its payload and result, unless `payload=false` leaves them out. With `wait`, the answer comes
     when the job has ended, or after so many seconds.
@@ -129,8 +130,8 @@ async def read_job(
         await surface.watch.ended(id_, wait)
         job = seen(principal, id_, await surface.work.read(id_))
     fields = _shown(surface, job, dialect)
-    if payload and dialect is None:
-        fields |= await _contents(surface, job)
+    if payload:
+        fields |= await _contents(surface, job, dialect)
     return reply(fields)
 
 
@@ -144,7 +145,7 @@ def list_attempts(
     principal: Reader,
     id: UUID,  # noqa: A002 - the job's own word
     *,
-    traceback: bool = False,
+    traceback: Annotated[bool, Query(description="Whether to give the tracebacks.")] = False,
 ) -> Response:
     """List the attempts of a job, oldest first, the running or successful one included."""
     app, job = surface_of(request).app, _read(request, principal, id)
@@ -159,7 +160,7 @@ def list_steps(
     principal: Reader,
     id: UUID,  # noqa: A002 - the job's own word
     *,
-    payload: bool = False,
+    payload: Annotated[bool, Query(description="Whether to give the results.")] = False,
 ) -> Response:
     """List the recorded steps of a job, in order; with `payload=true` their results as well."""
     app, job = surface_of(request).app, _read(request, principal, id)
@@ -247,9 +248,11 @@ def _shown(surface: Surface, job: JobRecord, dialect: str | None) -> dict[str, A
     return {name: value for name, value in shown.items() if name != "payload"}
 
 
-async def _contents(surface: Surface, job: JobRecord) -> Mapping[str, Any]:
-    """Give a job's payload and result, from wherever they are kept."""
+async def _contents(surface: Surface, job: JobRecord, dialect: str | None) -> Mapping[str, Any]:
+    """Give a job's payload and result, from wherever they are kept; in a dialect, what that has a field for."""
     load = surface.app.settings.artifacts.aload
+    if dialect is not None:
+        return {"payload": await load(job.payload)} if "payload" in dialects.dialect(dialect).fields else {}
     result = None if job.result is None else json.loads(await load(job.result))
     return {"payload": json.loads(await load(job.payload)), "result": result}
 

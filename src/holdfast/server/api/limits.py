@@ -27,7 +27,9 @@ Kind = Annotated[str, Path(min_length=1, max_length=255, examples=["send"])]
 
 @router.get("/limits", summary="List limits", responses={200: {"model": FlowAnswer}, **responses()})
 def list_limits(
-    request: Request, principal: Reader, queue: Annotated[str | None, Query(min_length=1, max_length=255)] = None
+    request: Request,
+    principal: Reader,
+    queue: Annotated[str | None, Query(min_length=1, max_length=255, description="This queue alone.")] = None,
 ) -> Response:
     """List the queues with rules, each with what is in use of its limits and, if it is fair, the shares of tenants;
     and all that is paused. A token that is bound to a tenant is told of that tenant alone.

@@ -1,11 +1,14 @@
 """`/v1/queues` and `/v1/workers`: what waits where, who works, and the switches for it."""
 
-from typing import Annotated
+from collections.abc import Collection
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.client import views
-from holdfast.server.answers import Items, PausedAnswer, QueuesAnswer, WorkerAnswer
+from holdfast.client.counts import Counts
+from holdfast.client.registry import text
+from holdfast.server.answers import Items, PausedAnswer, QueueAnswer, QueuesAnswer, WorkerAnswer
 from holdfast.server.problems import responses
 from holdfast.server.security import Chief, Overseer, record
 from holdfast.server.surface import reply, surface_of
@@ -19,10 +22,15 @@ def list_queues(request: Request, _principal: Overseer) -> Response:
     """List the queues that have jobs or are paused, with the numbers of their jobs by state."""
     app = surface_of(request).app
     counts, paused = app.counts(), app.paused()
-    empty = dict.fromkeys(counts, 0)
     names = sorted(counts.queues.keys() | paused)
-    items = [{"name": name, "paused": name in paused, "counts": counts.queues.get(name, empty)} for name in names]
-    return reply({"items": items, "counts": dict(counts)})
+    return reply({"items": [_queue(name, counts, paused) for name in names], "counts": dict(counts)})
+
+
+@router.get("/queues/{name:path}", summary="Read a queue", responses={200: {"model": QueueAnswer}, **responses(404)})
+def read_queue(request: Request, _principal: Overseer, name: Name) -> Response:
+    """Read a queue with the numbers of its jobs by state. A queue that nobody has used is an empty one."""
+    app = surface_of(request).app
+    return reply(_queue(text(name, "queue"), app.counts(), app.paused()))
 
 
 @router.post(
@@ -49,3 +57,8 @@ def resume(request: Request, principal: Chief, name: Name) -> Response:
 def list_workers(request: Request, _principal: Overseer) -> Response:
     """List the workers that are alive."""
     return reply({"items": [views.worker(each) for each in surface_of(request).app.store.workers()]})
+
+
+def _queue(name: str, counts: Counts, paused: Collection[str]) -> dict[str, Any]:
+    empty = dict.fromkeys(counts, 0)
+    return {"name": name, "paused": name in paused, "counts": counts.queues.get(name, empty)}

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from holdfast.client import views
 from holdfast.client.registry import text
+from holdfast.domain.errors import ScheduleNotFound
 from holdfast.server.answers import Items, JobAnswer, ScheduleAnswer
 from holdfast.server.api.jobs import prepared
 from holdfast.server.problems import responses
@@ -21,6 +22,16 @@ Name = Annotated[str, Path(min_length=1, max_length=200)]
 def list_schedules(request: Request, _principal: Overseer) -> Response:
     """List the stored schedules with the times they last fired for and fire next."""
     return reply({"items": [views.schedule(each) for each in surface_of(request).app.schedules.list()]})
+
+
+@router.get("/{name:path}", summary="Read a schedule", responses={200: {"model": ScheduleAnswer}, **responses(404)})
+def read_schedule(request: Request, _principal: Overseer, name: Name) -> Response:
+    """Read a stored schedule."""
+    for each in surface_of(request).app.schedules.list():
+        if each.name == name:
+            return reply(views.schedule(each))
+    msg = f"There is no schedule {name!r}."
+    raise ScheduleNotFound(msg)
 
 
 @router.post(

@@ -19,8 +19,8 @@ def list_deeds(
     request: Request,
     _principal: Admin,
     *,
-    cursor: Annotated[str | None, Query(max_length=100)] = None,
-    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 50,
+    cursor: Annotated[str | None, Query(max_length=100, description="The `next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="The most deeds of one page.")] = 50,
 ) -> Response:
     """List what operators and admins did, newest first."""
     surface = surface_of(request)

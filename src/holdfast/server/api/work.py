@@ -57,7 +57,7 @@ async def claim(request: Request, principal: Worker, body: ClaimBody) -> Respons
     host = request.client.host if request.client else ""
 
     def look() -> list[Taken]:
-        surface.work.enlist(owner, host, queues, kinds, time.monotonic())
+        surface.work.roll.asks(owner, host, queues, kinds, room=body.limit, now=time.monotonic())
         return surface.work.claim(owner, queues, body.limit, lease, principal.tenant)
 
     who = Group(None if queues is None else tuple(sorted(set(queues))), principal.tenant)

@@ -70,10 +70,12 @@ def parse(url: str) -> Address:
         address = Address(table, table)
     if not _TABLE.fullmatch(table):
         form = "dynamodb://TABLE?region=REGION" if queue is None else f"{CONTRACT}://TABLE/QUEUE?region=REGION"
-        msg = f"{table!r} is not the name of a DynamoDB table; write {form}."
+        made = "3 to 255 letters, digits, '_', '-' or '.'"
+        msg = f"{table!r} is not the name of a DynamoDB table ({made}); write {form}."
         raise BadInput(msg)
     if queue is not None and not _QUEUE.fullmatch(queue):
-        msg = f"{queue!r} is not the name of an SQS queue; write {CONTRACT}://TABLE/QUEUE?region=REGION."
+        made, form = "1 to 80 letters, digits, '_' or '-'", f"{CONTRACT}://TABLE/QUEUE?region=REGION"
+        msg = f"{queue!r} is not the name of an SQS queue ({made}); write {form}."
         raise BadInput(msg)
     for name, text in parse_qsl(query, keep_blank_values=True):
         address = _with(address, name, text)

@@ -7,6 +7,7 @@ up after a few times, so a message that served several attempts would be given u
 """
 
 import json
+import logging
 import math
 import string
 import threading
@@ -32,6 +33,7 @@ from holdfast.stores.dynamodb.queue import Letter, Message, Queues
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.wire import Failed, Wire
 
+log = logging.getLogger("holdfast.stores.dynamodb")
 REASON = "reason"
 """The attribute of a message in the dead-letter queue that tells why it is there, as a code."""
 NO_JOB = "job_not_found"
@@ -258,6 +260,7 @@ class Mail:
             if refusal.item is None:
                 self._give_up(message, NO_JOB, f"There is no job {offer.id}.")
             elif job is None:
+                log.warning("%s", self._records.layout.strange(refusal.item))
                 later.append((message, _ASIDE))
             elif job.state in TERMINAL:
                 if job.state is State.DEAD and REASON in message.attributes:

@@ -15,7 +15,7 @@ from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.contract import DUE, DYING, OWED, QUEUED, SENT
 from holdfast.stores.dynamodb.items import Item, Row
 from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look, seen
-from holdfast.stores.dynamodb.mail import Mail
+from holdfast.stores.dynamodb.mail import REASON, Mail
 from holdfast.stores.dynamodb.queue import Message, Queues
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.wire import Failed, Wire
@@ -105,22 +105,24 @@ class Sweeping:
             self._wire.update(Row(job.id), change, "")
 
     def _reconcile(self, now: Micros) -> None:
-        """See to the dead-letter queue: what is there must belong to a dead job, or to nobody."""
-        letters = self._dead_letters()
+        """See to the dead-letter queue: what is there must belong to a dead job, one message to each, or to nobody."""
+        letters = sorted(self._dead_letters(), key=lambda letter: REASON not in letter[0].attributes)
         jobs = self._records.fetch([id_ for _, id_ in letters if id_ is not None]) if letters else {}
         over: list[Message] = []
         kept: list[tuple[Message, int]] = []
-        again: list[JobRecord] = []
+        again: dict[str, JobRecord] = {}
+        dead: set[str] = set()
         for message, id_ in letters:
             job = None if id_ is None else jobs.get(id_)
             if job is None:
                 self._report(message, id_)
-            if job is None or job.state is State.DEAD:
+            if job is None or (job.state is State.DEAD and job.id not in dead):
                 kept.append((message, 0))
+                dead |= set() if job is None else {job.id}
             else:
                 over.append(message)
-                again += [job] if job.state in CLAIMABLE else []
-        self._mail.post(again, now)
+                again |= {job.id: job} if job.state in CLAIMABLE else {}
+        self._mail.post(again.values(), now)
         self._queues.delete(over, self._queues.dead)
         self._queues.hide(kept, self._queues.dead)
 
