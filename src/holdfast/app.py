@@ -8,7 +8,6 @@ import os
 import random
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -29,21 +28,14 @@ from holdfast.client.options import Options, served
 from holdfast.client.payload import mapping
 from holdfast.client.pipeline import Step, pipeline_function
 from holdfast.client.registry import JobHandler, Registry, handler_function, kind_of, text
+from holdfast.client.results import Patience, result_of
 from holdfast.client.schedules import Schedules
 from holdfast.client.settings import settings
 from holdfast.client.sinks import JsonLines, Sinks, Webhook
 from holdfast.client.sinks.signature import SIGNATURE, TOLERANCE
 from holdfast.domain import codec, dialects, lifecycle
-from holdfast.domain.errors import (
-    BadInput,
-    IllegalMove,
-    InsufficientCredits,
-    JobCancelled,
-    JobDead,
-    KeyConflict,
-    ResultTimeout,
-)
-from holdfast.domain.job import TERMINAL, NewJob, Retention, State
+from holdfast.domain.errors import BadInput, IllegalMove, InsufficientCredits, KeyConflict
+from holdfast.domain.job import TERMINAL, JobRecord, NewJob, Retention
 from holdfast.domain.move import Answer
 from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
@@ -59,7 +51,6 @@ from holdfast.stores import open_store
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
-_FIRST_LOOK, _LAST_LOOK = 0.002, 0.05
 _TRIES = 20
 
 
@@ -474,26 +465,20 @@ class Holdfast(Operator):
                     self._pid = os.getpid()
         return self._inserter
 
-    def _await_result(self, id_: str, timeout: float | None) -> object:
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
+    def _await_result(self, id_: str, timeout: float | timedelta | None) -> object:
+        patience = Patience(timeout)
         while (record := self._record(id_)).state not in TERMINAL:
-            if end is not None and time.monotonic() + pause > end:
-                if time.monotonic() >= end:
-                    msg = f"Job {id_} is still {record.state} after {timeout} s."
-                    raise ResultTimeout(msg)
-                pause = max(end - time.monotonic(), 0.0)
-            threading.Event().wait(pause)
-            pause = min(max(pause, _FIRST_LOOK) * 1.5, _LAST_LOOK)
-        if record.state is State.CANCELLED:
-            msg = f"Job {id_} was cancelled."
-            raise JobCancelled(msg)
-        if record.state is State.DEAD:
-            msg = f"Job {id_} is dead ({record.cause}): {record.failure_code}, {record.failure_message}."
-            raise JobDead(msg)
-        if record.result is None:
-            return None
-        kind, stored = self.registry.get(record.kind), self._load(record.result)
-        return codec.decode(stored) if kind is None else kind.read_result(stored)
+            threading.Event().wait(self._pause(record, patience))
+        return result_of(record, self.registry, self._load)
+
+    async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object:
+        """Wait without a thread: those of an event loop are few, and a wait that is given up must not keep one."""
+        patience = Patience(timeout)
+        while (record := await asyncio.to_thread(self._record, id_)).state not in TERMINAL:  # noqa: ASYNC110 - another process ends it
+            await asyncio.sleep(self._pause(record, patience))
+        return await asyncio.to_thread(result_of, record, self.registry, self._load)
+
+    def _pause(self, record: JobRecord, patience: Patience) -> float:
+        return patience.pause(record)
 
     aprocess = asynchronous(process)

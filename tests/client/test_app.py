@@ -1,6 +1,7 @@
 """What an application can be asked and told, on each store."""
 
 import asyncio
+import math
 import threading
 import uuid
 from datetime import timedelta
@@ -377,6 +378,34 @@ def test_a_result_is_waited_for(app: Holdfast, add: JobFunction[..., int]) -> No
     worker.start()
     assert job.result(timeout=10) == 3
     worker.join()
+
+
+def test_a_wait_for_a_result_may_be_a_timedelta_and_nothing_but_a_time(
+    app: Holdfast, add: JobFunction[..., int]
+) -> None:
+    waiting = add.enqueue(1)
+    for timeout in (timedelta(milliseconds=10), timedelta(days=-1), -1):
+        with pytest.raises(ResultTimeout, match="is still queued after"):
+            waiting.result(timeout)
+    for wrong in (math.nan, True, "5"):
+        with pytest.raises(BadInput, match=r"timeout must be a number of seconds or a timedelta, not"):
+            waiting.result(wrong)  # type: ignore[arg-type]
+
+
+def test_many_tasks_that_wait_for_results_hold_up_no_other_call(app: Holdfast, add: JobFunction[..., int]) -> None:
+    async def calls() -> None:
+        jobs = await app.aenqueue_many([add.prepare(n) for n in range(60)])
+        waits = [asyncio.create_task(job.aresult()) for job in jobs]
+        await asyncio.sleep(0)
+        assert (await app.acancel(jobs[0].id)).state == "cancelled"
+        await app.aprocess(await app.aenvelope(jobs[1].id))
+        assert await waits[1] == 1
+        with pytest.raises(JobCancelled):
+            await waits[0]
+        for wait in waits:
+            wait.cancel()
+
+    asyncio.run(asyncio.wait_for(calls(), 30))  # ends only if no wait that was given up keeps its thread
 
 
 def test_a_handle_shows_what_was_known_until_it_is_refreshed(app: Holdfast, add: JobFunction[..., int]) -> None:

@@ -3,6 +3,7 @@
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, overload
 from uuid import UUID
@@ -55,7 +56,9 @@ class Operator(Governor):
         return Trail(lambda: self.store)
 
     @abstractmethod
-    def _await_result(self, id_: str, timeout: float | None) -> object: ...
+    def _await_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
+    @abstractmethod
+    async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
     @abstractmethod
     def _fork(self, id_: str, from_step: str) -> Job[Any]: ...
     @abstractmethod
