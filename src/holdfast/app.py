@@ -240,8 +240,10 @@ class Holdfast(Operator):
         return Prepared(new, chosen.connection, chosen.debounce)
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
-        """Store many prepared jobs in one batch, all or none."""
-        batch = self._batch(prepared)
+        """Store many prepared jobs in one batch, all or none; those prepared with a connection, in its transaction."""
+        batch, connection = self._batch(prepared)
+        if connection is not None:
+            return self._enqueue_on(connection, batch)
         with uncollected(len(batch)):
             if any(codec.reference(new.payload) for new in batch):
                 return self._handles(self._insert_large(self._inserting(), batch))
@@ -249,30 +251,30 @@ class Holdfast(Operator):
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch = await asyncio.to_thread(self._batch, prepared)
+        batch, connection = await asyncio.to_thread(self._batch, prepared)
+        if connection is not None:
+            return await self._aenqueue_on(connection, batch)
         if any(codec.reference(new.payload) for new in batch):
             return self._handles(await asyncio.to_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
-    def _batch(self, prepared: Iterable[Prepared]) -> list[Any]:
+    def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any]:
         batch = list(prepared)
         if not all(isinstance(one, Prepared) for one in batch):
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
-        if any(one.connection is not None for one in batch):
-            msg = "Jobs for the caller's own transaction are enqueued one by one: using(connection=...).enqueue(...)."
+        if any(one.connection is not batch[0].connection for one in batch):
+            msg = "The jobs of a batch are stored together: prepare all of them with the same connection, or none."
             raise BadInput(msg)
         if any(one.debounce is not None for one in batch):
             msg = "Debounced jobs are enqueued one by one: using(key=..., debounce=...).enqueue(...)."
             raise BadInput(msg)
-        return [self._kept(one.new) for one in batch]
+        return [self._kept(one.new) for one in batch], batch[0].connection if batch else None
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
         inserter, new = self._inserting(), self._kept(prepared.new)
         if prepared.connection is not None:
-            with self.telemetry.enqueuing((new,)) as (new,):
-                stored = self.store.insert_on(prepared.connection, self._guest_group(new, inserter))
-            return self._handles(stored)[0]
+            return self._enqueue_on(prepared.connection, (new,))[0]
         if new is prepared.new:
             (job,) = self._handles(inserter.insert((new,)))
         else:
@@ -286,9 +288,7 @@ class Holdfast(Operator):
                 return await asyncio.to_thread(self._enqueue, prepared)
             new = await asyncio.to_thread(self._kept, new)
         if prepared.connection is not None:
-            with self.telemetry.enqueuing((new,)) as (new,):
-                stored = await self.store.ainsert_on(prepared.connection, self._guest_group(new, inserter))
-            return self._handles(stored)[0]
+            return (await self._aenqueue_on(prepared.connection, (new,)))[0]
         (job,) = self._handles(await inserter.ainsert((new,)))
         if prepared.debounce is None or not job.duplicate:
             return job
@@ -329,11 +329,19 @@ class Holdfast(Operator):
         msg = f"Job {job.id} kept changing while it was being put off; try again."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
 
-    def _guest_group(self, new: NewJob, inserter: Inserter) -> InsertGroup:
+    def _enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job[Any]]:
+        with self.telemetry.enqueuing(jobs) as sent:
+            return self._handles(self.store.insert_on(connection, self._guest_group(sent)))
+
+    async def _aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job[Any]]:
+        with self.telemetry.enqueuing(jobs) as sent:
+            return self._handles(await self.store.ainsert_on(connection, self._guest_group(sent)))
+
+    def _guest_group(self, jobs: Sequence[NewJob]) -> InsertGroup:
         if not self.store.capabilities.caller_transactions:
             msg = f"The store {self.url} cannot enqueue inside a caller's transaction."
             raise BadInput(msg)
-        return inserter.group((new,))
+        return self._inserting().group(jobs)
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]
