@@ -2,6 +2,7 @@
 
 import json
 import math
+import typing
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from holdfast import BadPayload, Context, Holdfast, JobFunction, Prepared
+from holdfast import BadInput, BadPayload, Context, Holdfast, JobFunction, Prepared
 from holdfast.domain.job import NewJob
 from holdfast.testing.engine import TestHoldfast
 
@@ -364,3 +365,41 @@ def test_what_is_stored_is_json_and_nothing_else(holdfast: TestHoldfast) -> None
     assert json.loads(job.record.payload) == {"value": value}
     holdfast.run_until_idle()
     assert job.result() == value
+
+
+class Unfinished(BaseModel):
+    part: "Missing"  # type: ignore[name-defined]  # noqa: F821
+
+
+class Marked(typing.TypedDict):
+    """A shape that Pydantic reads from Python 3.12 on."""
+
+    number: int
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize("hint", [Unfinished, list[Unfinished], Opaque])
+def test_a_type_that_pydantic_cannot_read_is_told_in_one_sentence(app: Holdfast, hint: Any) -> None:
+    def pay(a: Any) -> Any:
+        return a
+
+    pay.__annotations__["a"] = hint
+    kind = app.job(pay)
+    for call in (lambda: kind.enqueue(1), lambda: app.enqueue("pay", {"a": 1})):
+        with pytest.raises(BadInput, match="pay: Pydantic cannot validate one of its parameters") as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("hint", [Unfinished, Marked, Opaque])
+def test_a_result_of_a_type_that_pydantic_cannot_read_is_plain_json(holdfast: TestHoldfast, hint: Any) -> None:
+    def make() -> Any:
+        return {"number": 7}
+
+    make.__annotations__["return"] = hint
+    job = holdfast.job(make).enqueue()
+    holdfast.run_until_idle()
+    assert job.result() == {"number": 7}

@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Any, TypeGuard
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from holdfast.client.context import Context
+from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, BadPayload
 
@@ -72,7 +73,7 @@ class Binder:
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         if self._model is not None:
-            return TypeAdapter(self._model)
+            return self._adapted(self._model)
         fields = {
             name: self._hints[name]
             if self._signature.parameters[name].default is inspect.Parameter.empty
@@ -81,10 +82,14 @@ class Binder:
         }
         shape = typing_extensions.TypedDict(self.kind, fields)  # type: ignore[misc]
         shape.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return self._adapted(shape)
+
+    def _adapted(self, shape: Any) -> TypeAdapter[Any]:
         try:
-            return TypeAdapter(shape)
-        except PydanticSchemaGenerationError as error:
-            msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({str(error).splitlines()[0]})."
+            return whole_adapter(shape)
+        except (PydanticUserError, NameError) as error:
+            reason = str(error).splitlines()[0].removesuffix(".")
+            msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({reason})."
             raise BadInput(msg) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from holdfast.client.durable import Link
 from holdfast.client.payload import Binder, is_model
+from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, UnknownKind
 from holdfast.domain.moments import Micros
@@ -74,8 +75,8 @@ class Kind:
         try:
             if isinstance(hint, str):
                 hint = inspect.get_annotations(self.fn, eval_str=True).get("return", Any)
-            return TypeAdapter(Any if hint in (inspect.Signature.empty, None) else hint)
-        except (NameError, TypeError, PydanticSchemaGenerationError):
+            return whole_adapter(Any if hint in (inspect.Signature.empty, None) else hint)
+        except (NameError, TypeError, PydanticUserError):
             return TypeAdapter(Any)
 
     def read_value(self, value: Any) -> Any:
