@@ -230,6 +230,8 @@ class Executor:
             return self._completed(attempt, codec.encode(result, "The result", self._settings.artifacts.largest))
         except BadPayload as error:
             return self._fail(attempt.job, Failure("bad_result", _short(str(error)), retryable=False), None)
+        except BaseException as error:  # noqa: BLE001 - a result's own code runs while it is written
+            return self.failed(attempt, error)
 
     def _completed(self, attempt: Attempt, text: str) -> Move:
         """Complete a job with a result that is kept where there is room for it."""
@@ -340,7 +342,7 @@ def failure_of(error: BaseException, kind: Kind | None) -> Failure:
     """
     error = _blamed(error, kind)
     if isinstance(error, Permanent):
-        return Failure(_short(error.code), _short(_text(error)), retryable=False)
+        return Failure(_short(_text(error.code)), _short(_text(error)), retryable=False)
     if isinstance(error, BadPayload | ArtifactDamaged):
         return Failure(error.code, _short(_text(error)), retryable=False)
     name = type(error).__name__
@@ -374,9 +376,9 @@ def _place(error: BaseException) -> str:
     return f"raised in {frame.f_code.co_name}, line {line} of {frame.f_code.co_filename.rpartition('/')[2]}"
 
 
-def _text(error: BaseException) -> str:
+def _text(said: object) -> str:
     try:
-        return str(error)
+        return str(said)
     except BaseException:  # noqa: BLE001 - __str__ may raise anything
         return "(the message cannot be printed)"
 
