@@ -183,7 +183,7 @@ class Executor:
             return move
         try:
             return self._answered(attempt, move, transaction.settle(self._told(attempt, move)))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the handler had the connection, and may have done anything to it
             return self.failed(attempt, error)
 
     async def _asettled(self, attempt: Attempt, transaction: Transaction, move: Move | None) -> Move | None:
@@ -192,7 +192,7 @@ class Executor:
             return move
         try:
             return self._answered(attempt, move, await transaction.asettle(self._told(attempt, move)))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the handler had the connection, and may have done anything to it
             return self.failed(attempt, error)
 
     def _told(self, attempt: Attempt, move: Move) -> Move:
