@@ -431,7 +431,9 @@ class Holdfast(Operator):
         """
         store, owner = self.store, worker_id()
         settings = replace(self.settings, events=self._public)
-        Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared).round()
+        upkeep = Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared)
+        upkeep.round()
+        upkeep.resign()
         relay = Relay(store, self.sinks, owner, self._clock)
         relay.start()
         relay.flush(within)
