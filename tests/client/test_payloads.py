@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from holdfast import BadInput, BadPayload, Context, Holdfast, JobFunction, Prepared
 from holdfast.domain.job import NewJob
@@ -381,6 +381,23 @@ class Opaque:
     pass
 
 
+class Renamed(BaseModel):
+    """A model whose fields are read by other names than it calls them, or has more to show than it reads."""
+
+    model_config = ConfigDict(extra="forbid")
+    user_id: int = Field(alias="userId")
+    day: str = Field(default="", validation_alias="on", serialization_alias="at")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        return f"{self.user_id} on {self.day}"
+
+
+class Withheld(BaseModel):
+    secret: int = Field(exclude=True)
+
+
 @pytest.mark.parametrize("hint", [Unfinished, list[Unfinished], Opaque])
 def test_a_type_that_pydantic_cannot_read_is_told_in_one_sentence(app: Holdfast, hint: Any) -> None:
     def pay(a: Any) -> Any:
@@ -403,3 +420,34 @@ def test_a_result_of_a_type_that_pydantic_cannot_read_is_plain_json(holdfast: Te
     job = holdfast.job(make).enqueue()
     holdfast.run_until_idle()
     assert job.result() == {"number": 7}
+
+
+@pytest.mark.parametrize("hint", [Renamed, list[Renamed], dict[str, Renamed]])
+def test_a_model_with_aliases_and_computed_fields_arrives_as_it_was_enqueued(
+    holdfast: TestHoldfast, hint: Any
+) -> None:
+    seen: list[Any] = []
+
+    def note(a: Any) -> None:
+        seen.append(a)
+
+    note.__annotations__["a"] = hint
+    kind = holdfast.job(note)
+    model = Renamed(userId=7, on="monday")  # type: ignore[call-arg]
+    value = {Renamed: model, list[Renamed]: [model], dict[str, Renamed]: {"x": model}}[hint]
+    kind.enqueue(value)
+    raw = {"userId": 7, "on": "monday"}
+    plain: Any = {Renamed: raw, list[Renamed]: {"a": [raw]}, dict[str, Renamed]: {"a": {"x": raw}}}[hint]
+    holdfast.enqueue("note", plain)
+    holdfast.enqueue("note", json.dumps(plain))
+    assert holdfast.run_until_idle() == 3
+    assert seen == [value] * 3
+
+
+@pytest.mark.parametrize("hint", [Withheld, list[Withheld]])
+def test_what_could_not_be_read_when_it_runs_is_refused_when_it_is_enqueued(app: Holdfast, hint: Any) -> None:
+    def note(a: Any) -> None: ...
+
+    note.__annotations__["a"] = hint
+    kind, value = app.job(note), Withheld(secret=1)
+    assert "secret': Field required" in sentence(lambda: kind.enqueue(value if hint is Withheld else [value]))
