@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from holdfast.client.artifacts import Artifacts, default_url
 from holdfast.client.asynchronous import asynchronous
 from holdfast.client.collector import uncollected
@@ -76,6 +78,9 @@ class Holdfast(Operator):
         redaction: Redaction | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not isinstance(url, str | None):
+            msg = f"A store URL is text, like {DEFAULT_URL!r}, not {url!r}."
+            raise BadInput(msg)
         self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.registry = Registry()
         self.settings = settings(
@@ -222,15 +227,15 @@ class Holdfast(Operator):
         self.telemetry.turn_on(metrics=metrics, tracing=tracing, sentry=sentry, logs=logs)
         self._inserter = None
 
-    def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
-        """Store a job by its kind's name, with the payload as JSON text or as a mapping; options as in `using`."""
+    def enqueue(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Job[Any]:
+        """Store a job by its kind's name, the payload as a mapping, a model or JSON text; options as in `using`."""
         return self._enqueue(self.prepare(kind, payload, **options))
 
-    async def aenqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
+    async def aenqueue(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Job[Any]:
         """Asynchronous twin of `enqueue`."""
         return await self._aenqueue(self.prepare(kind, payload, **options))
 
-    def prepare(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Prepared:
+    def prepare(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Prepared:
         """Validate a job by its kind's name, to be enqueued later."""
         known = self.registry[kind]
         if not isinstance(payload, str):

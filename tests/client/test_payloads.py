@@ -133,9 +133,9 @@ def test_nesting_is_bounded_however_deep_it_goes(app: Holdfast, pay: JobFunction
         ({"a": 1, "x": math.nan}, "nan, which JSON cannot hold"),
         ({"a": 1, "x": "\ud800"}, "holds a lone surrogate"),
         ({1: 1}, "pay: field 'a': Field required; field '1': Extra inputs are not permitted"),
-        ([1], "The payload of pay is JSON text or a mapping, not list"),
-        (b'{"a": 1}', "The payload of pay is JSON text or a mapping, not bytes"),
-        (None, "The payload of pay is JSON text or a mapping, not NoneType"),
+        ([1], "The payload of pay is JSON text, a mapping or a model, not list"),
+        (b'{"a": 1}', "The payload of pay is JSON text, a mapping or a model, not bytes"),
+        (None, "The payload of pay is JSON text, a mapping or a model, not NoneType"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -423,9 +423,7 @@ def test_a_result_of_a_type_that_pydantic_cannot_read_is_plain_json(holdfast: Te
 
 
 @pytest.mark.parametrize("hint", [Renamed, list[Renamed], dict[str, Renamed]])
-def test_a_model_with_aliases_and_computed_fields_arrives_as_it_was_enqueued(
-    holdfast: TestHoldfast, hint: Any
-) -> None:
+def test_a_model_with_aliases_and_computed_fields_arrives_as_it_was_enqueued(holdfast: TestHoldfast, hint: Any) -> None:
     seen: list[Any] = []
 
     def note(a: Any) -> None:
@@ -451,3 +449,20 @@ def test_what_could_not_be_read_when_it_runs_is_refused_when_it_is_enqueued(app:
     note.__annotations__["a"] = hint
     kind, value = app.job(note), Withheld(secret=1)
     assert "secret': Field required" in sentence(lambda: kind.enqueue(value if hint is Withheld else [value]))
+
+
+def test_a_model_may_be_the_payload_of_a_kind_that_is_named(holdfast: TestHoldfast) -> None:
+    seen: list[Any] = []
+
+    @holdfast.job
+    def charge(card: Card) -> None:
+        seen.append(card)
+
+    @holdfast.job
+    def note(number: int, holder: str, limit: float, more: Any) -> None:
+        seen.append(Card(number=number, holder=holder, limit=limit, more=more))
+
+    for kind in ("charge", "note"):
+        holdfast.enqueue(kind, Card(number=7, holder="ada"))
+    holdfast.run_until_idle()
+    assert seen == [Card(number=7, holder="ada")] * 2

@@ -230,9 +230,11 @@ def _is_plain(hint: Any) -> bool:
     return hint in (Any, None, types.NoneType, str, int, float, bool, list, dict)
 
 
-def mapping(payload: Any, kind: str) -> dict[str, Any]:
-    """Take a payload that is given by its names."""
+def mapping(payload: Any, kind: str) -> Any:
+    """Take a payload that is given by its names: those of a mapping, or of a model's fields."""
+    if isinstance(payload, BaseModel):
+        return payload.model_dump(round_trip=True, warnings=False)
     if not isinstance(payload, Mapping):
-        msg = f"The payload of {kind} is JSON text or a mapping, not {type(payload).__name__}."
+        msg = f"The payload of {kind} is JSON text, a mapping or a model, not {type(payload).__name__}."
         raise BadPayload(msg)
     return dict(payload)
