@@ -82,7 +82,7 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_left_alone(
 
 def test_a_url_is_text() -> None:
     for url in (Path("jobs.db"), 7, b"memory://"):
-        with pytest.raises(BadInput, match="A store URL is text, like 'sqlite:///holdfast.db', not"):
+        with pytest.raises(BadInput, match=r"A store URL is text, like 'sqlite:///holdfast\.db', not"):
             Holdfast(url)  # type: ignore[arg-type]
 
 

@@ -291,6 +291,18 @@ def test_the_context_is_no_part_of_the_payload_wherever_it_stands(holdfast: Test
     assert seen == [("first", 1, 1), ("last", 1, 2), ("by_another_name", 1, 3), ("unannotated", 1, 4)]
 
 
+def test_a_function_may_do_without_a_context_when_it_is_called(holdfast: TestHoldfast) -> None:
+    @holdfast.job
+    def count(a: int, ctx: Context | None = None) -> int:
+        return a if ctx is None else a + ctx.attempt
+
+    assert count(5) == 5
+    job = count.enqueue(5)
+    assert job.payload == {"a": 5}
+    holdfast.run_until_idle()
+    assert job.result() == 6
+
+
 def test_a_context_cannot_be_sent_along(app: Holdfast) -> None:
     @app.job
     def last(a: int, ctx: Context) -> None: ...

@@ -72,7 +72,7 @@ class _After5(Protocol[A_contra, B_contra, C_contra, D_contra, E_contra, R_co]):
 class _After6(Protocol[A_contra, B_contra, C_contra, D_contra, E_contra, F_contra, R_co]):
     """A handler of six parameters and `ctx`."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0917 - there are as many as the handler has
         self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, e: E_contra, f: F_contra, /, *, ctx: Context
     ) -> R_co: ...
 

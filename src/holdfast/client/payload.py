@@ -193,7 +193,13 @@ class Binder:
 
 def context_of(hints: dict[str, Any]) -> str | None:
     """Find the parameter that wants the context."""
-    return next((name for name, hint in hints.items() if hint is Context or (name == "ctx" and hint is Any)), None)
+    return next((name for name, hint in hints.items() if _is_context(hint) or (name == "ctx" and hint is Any)), None)
+
+
+def _is_context(hint: Any) -> bool:
+    """Tell whether a parameter wants the context, or takes it where there is one: `ctx: Context | None = None`."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return hint is Context or (union and Context in typing.get_args(hint))
 
 
 def takes_context(fn: Callable[..., Any]) -> bool:

@@ -142,7 +142,7 @@ def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **de
     if not hasattr(fn, "__name__"):
         msg = f"A job is a function; wrap this {type(fn).__name__} in one, with a name and types of its own."
         raise BadInput(msg)
-    known_as = text(name or fn.__name__, "kind")
+    known_as = text(fn.__name__ if name is None else name, "kind")
     is_async = inspect.iscoroutinefunction(fn)
     if run_in not in (None, "loop", "thread", "process"):
         msg = f"run_in is 'loop', 'thread' or 'process', not {run_in!r}."
