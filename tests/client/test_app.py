@@ -152,6 +152,7 @@ def test_jobs_are_found_by_a_filter_newest_first(
         ({"limit": 1001}, "limit is a whole number from 1 to 1000, not 1001"),
         ({"limit": True}, "limit is a whole number from 1 to 1000, not True"),
         ({"before": "last"}, "'last' is not a job id"),
+        *(({name: 5}, f"{name}= takes text, not 5") for name in ("kind", "queue", "tenant", "error_code", "key")),
     ],
     ids=repr,
 )
@@ -220,6 +221,14 @@ def test_a_dead_job_runs_again_as_a_new_generation(app: Holdfast, doomed: JobFun
     assert run(app, again).state == "dead"
     assert job.redrive().generation == 3
     assert [attempt.generation for attempt in app.attempts(job.id)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": 5}, {"queue": b"x"}, {"limit": -1}, {"limit": "all"}, {"limit": True}], ids=repr
+)
+def test_a_filter_of_dead_jobs_that_makes_no_sense_is_refused(app: Holdfast, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=f"{next(iter(wrong))}.* (takes text|is a whole number of 0 or more), not"):
+        app.redrive(**wrong)
 
 
 def test_dead_jobs_run_again_by_a_filter(
