@@ -8,11 +8,12 @@ import os
 import random
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from holdfast.client.artifacts import Artifacts, default_url
 from holdfast.client.asynchronous import asynchronous
@@ -29,21 +30,14 @@ from holdfast.client.options import Options, served
 from holdfast.client.payload import mapping
 from holdfast.client.pipeline import Step, pipeline_function
 from holdfast.client.registry import JobHandler, Registry, handler_function, kind_of, text
+from holdfast.client.results import Patience, result_of
 from holdfast.client.schedules import Schedules
 from holdfast.client.settings import settings
 from holdfast.client.sinks import JsonLines, Sinks, Webhook
 from holdfast.client.sinks.signature import SIGNATURE, TOLERANCE
 from holdfast.domain import codec, dialects, lifecycle
-from holdfast.domain.errors import (
-    BadInput,
-    IllegalMove,
-    InsufficientCredits,
-    JobCancelled,
-    JobDead,
-    KeyConflict,
-    ResultTimeout,
-)
-from holdfast.domain.job import TERMINAL, NewJob, Retention, State
+from holdfast.domain.errors import BadInput, IllegalMove, InsufficientCredits, KeyConflict
+from holdfast.domain.job import TERMINAL, JobRecord, NewJob, Retention
 from holdfast.domain.move import Answer
 from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
@@ -59,7 +53,6 @@ from holdfast.stores import open_store
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
-_FIRST_LOOK, _LAST_LOOK = 0.002, 0.05
 _TRIES = 20
 
 
@@ -85,6 +78,9 @@ class Holdfast(Operator):
         redaction: Redaction | None = None,
         clock: Clock | None = None,
     ) -> None:
+        if not isinstance(url, str | None):
+            msg = f"A store URL is text, like {DEFAULT_URL!r}, not {url!r}."
+            raise BadInput(msg)
         self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self.registry = Registry()
         self.settings = settings(
@@ -231,15 +227,15 @@ class Holdfast(Operator):
         self.telemetry.turn_on(metrics=metrics, tracing=tracing, sentry=sentry, logs=logs)
         self._inserter = None
 
-    def enqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
-        """Store a job by its kind's name, with the payload as JSON text or as a mapping; options as in `using`."""
+    def enqueue(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Job[Any]:
+        """Store a job by its kind's name, the payload as a mapping, a model or JSON text; options as in `using`."""
         return self._enqueue(self.prepare(kind, payload, **options))
 
-    async def aenqueue(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Job[Any]:
+    async def aenqueue(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Job[Any]:
         """Asynchronous twin of `enqueue`."""
         return await self._aenqueue(self.prepare(kind, payload, **options))
 
-    def prepare(self, kind: str, payload: Mapping[str, Any] | str, **options: Any) -> Prepared:
+    def prepare(self, kind: str, payload: Mapping[str, Any] | BaseModel | str, **options: Any) -> Prepared:
         """Validate a job by its kind's name, to be enqueued later."""
         known = self.registry[kind]
         if not isinstance(payload, str):
@@ -249,8 +245,10 @@ class Holdfast(Operator):
         return Prepared(new, chosen.connection, chosen.debounce)
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
-        """Store many prepared jobs in one batch, all or none."""
-        batch = self._batch(prepared)
+        """Store many prepared jobs in one batch, all or none; those prepared with a connection, in its transaction."""
+        batch, connection = self._batch(prepared)
+        if connection is not None:
+            return self._enqueue_on(connection, batch)
         with uncollected(len(batch)):
             if any(codec.reference(new.payload) for new in batch):
                 return self._handles(self._insert_large(self._inserting(), batch))
@@ -258,30 +256,30 @@ class Holdfast(Operator):
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch = await asyncio.to_thread(self._batch, prepared)
+        batch, connection = await asyncio.to_thread(self._batch, prepared)
+        if connection is not None:
+            return await self._aenqueue_on(connection, batch)
         if any(codec.reference(new.payload) for new in batch):
             return self._handles(await asyncio.to_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
-    def _batch(self, prepared: Iterable[Prepared]) -> list[Any]:
+    def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any]:
         batch = list(prepared)
         if not all(isinstance(one, Prepared) for one in batch):
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
-        if any(one.connection is not None for one in batch):
-            msg = "Jobs for the caller's own transaction are enqueued one by one: using(connection=...).enqueue(...)."
+        if any(one.connection is not batch[0].connection for one in batch):
+            msg = "The jobs of a batch are stored together: prepare all of them with the same connection, or none."
             raise BadInput(msg)
         if any(one.debounce is not None for one in batch):
             msg = "Debounced jobs are enqueued one by one: using(key=..., debounce=...).enqueue(...)."
             raise BadInput(msg)
-        return [self._kept(one.new) for one in batch]
+        return [self._kept(one.new) for one in batch], batch[0].connection if batch else None
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
         inserter, new = self._inserting(), self._kept(prepared.new)
         if prepared.connection is not None:
-            with self.telemetry.enqueuing((new,)) as (new,):
-                stored = self.store.insert_on(prepared.connection, self._guest_group(new, inserter))
-            return self._handles(stored)[0]
+            return self._enqueue_on(prepared.connection, (new,))[0]
         if new is prepared.new:
             (job,) = self._handles(inserter.insert((new,)))
         else:
@@ -295,9 +293,7 @@ class Holdfast(Operator):
                 return await asyncio.to_thread(self._enqueue, prepared)
             new = await asyncio.to_thread(self._kept, new)
         if prepared.connection is not None:
-            with self.telemetry.enqueuing((new,)) as (new,):
-                stored = await self.store.ainsert_on(prepared.connection, self._guest_group(new, inserter))
-            return self._handles(stored)[0]
+            return (await self._aenqueue_on(prepared.connection, (new,)))[0]
         (job,) = self._handles(await inserter.ainsert((new,)))
         if prepared.debounce is None or not job.duplicate:
             return job
@@ -338,11 +334,19 @@ class Holdfast(Operator):
         msg = f"Job {job.id} kept changing while it was being put off; try again."
         raise IllegalMove(msg, reason=Answer.ALREADY_CLAIMED)
 
-    def _guest_group(self, new: NewJob, inserter: Inserter) -> InsertGroup:
+    def _enqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job[Any]]:
+        with self.telemetry.enqueuing(jobs) as sent:
+            return self._handles(self.store.insert_on(connection, self._guest_group(sent)))
+
+    async def _aenqueue_on(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job[Any]]:
+        with self.telemetry.enqueuing(jobs) as sent:
+            return self._handles(await self.store.ainsert_on(connection, self._guest_group(sent)))
+
+    def _guest_group(self, jobs: Sequence[NewJob]) -> InsertGroup:
         if not self.store.capabilities.caller_transactions:
             msg = f"The store {self.url} cannot enqueue inside a caller's transaction."
             raise BadInput(msg)
-        return inserter.group((new,))
+        return self._inserting().group(jobs)
 
     def _handles(self, inserted: Sequence[Inserted]) -> list[Job[Any]]:
         return [Job(self, one) for one in inserted]
@@ -432,7 +436,9 @@ class Holdfast(Operator):
         """
         store, owner = self.store, worker_id()
         settings = replace(self.settings, events=self._public)
-        Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared).round()
+        upkeep = Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared)
+        upkeep.round()
+        upkeep.resign()
         relay = Relay(store, self.sinks, owner, self._clock)
         relay.start()
         relay.flush(within)
@@ -474,26 +480,20 @@ class Holdfast(Operator):
                     self._pid = os.getpid()
         return self._inserter
 
-    def _await_result(self, id_: str, timeout: float | None) -> object:
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_LOOK
+    def _await_result(self, id_: str, timeout: float | timedelta | None) -> object:
+        patience = Patience(timeout)
         while (record := self._record(id_)).state not in TERMINAL:
-            if end is not None and time.monotonic() + pause > end:
-                if time.monotonic() >= end:
-                    msg = f"Job {id_} is still {record.state} after {timeout} s."
-                    raise ResultTimeout(msg)
-                pause = max(end - time.monotonic(), 0.0)
-            threading.Event().wait(pause)
-            pause = min(max(pause, _FIRST_LOOK) * 1.5, _LAST_LOOK)
-        if record.state is State.CANCELLED:
-            msg = f"Job {id_} was cancelled."
-            raise JobCancelled(msg)
-        if record.state is State.DEAD:
-            msg = f"Job {id_} is dead ({record.cause}): {record.failure_code}, {record.failure_message}."
-            raise JobDead(msg)
-        if record.result is None:
-            return None
-        kind, stored = self.registry.get(record.kind), self._load(record.result)
-        return codec.decode(stored) if kind is None else kind.read_result(stored)
+            threading.Event().wait(self._pause(record, patience))
+        return result_of(record, self.registry, self._load)
+
+    async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object:
+        """Wait without a thread: those of an event loop are few, and a wait that is given up must not keep one."""
+        patience = Patience(timeout)
+        while (record := await asyncio.to_thread(self._record, id_)).state not in TERMINAL:  # noqa: ASYNC110 - another process ends it
+            await asyncio.sleep(self._pause(record, patience))
+        return await asyncio.to_thread(result_of, record, self.registry, self._load)
+
+    def _pause(self, record: JobRecord, patience: Patience) -> float:
+        return patience.pause(record)
 
     aprocess = asynchronous(process)

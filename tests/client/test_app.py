@@ -1,6 +1,7 @@
 """What an application can be asked and told, on each store."""
 
 import asyncio
+import math
 import threading
 import uuid
 from datetime import timedelta
@@ -151,6 +152,7 @@ def test_jobs_are_found_by_a_filter_newest_first(
         ({"limit": 1001}, "limit is a whole number from 1 to 1000, not 1001"),
         ({"limit": True}, "limit is a whole number from 1 to 1000, not True"),
         ({"before": "last"}, "'last' is not a job id"),
+        *(({name: 5}, f"{name}= takes text, not 5") for name in ("kind", "queue", "tenant", "error_code", "key")),
     ],
     ids=repr,
 )
@@ -219,6 +221,14 @@ def test_a_dead_job_runs_again_as_a_new_generation(app: Holdfast, doomed: JobFun
     assert run(app, again).state == "dead"
     assert job.redrive().generation == 3
     assert [attempt.generation for attempt in app.attempts(job.id)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": 5}, {"queue": b"x"}, {"limit": -1}, {"limit": "all"}, {"limit": True}], ids=repr
+)
+def test_a_filter_of_dead_jobs_that_makes_no_sense_is_refused(app: Holdfast, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=f"{next(iter(wrong))}.* (takes text|is a whole number of 0 or more), not"):
+        app.redrive(**wrong)
 
 
 def test_dead_jobs_run_again_by_a_filter(
@@ -377,6 +387,34 @@ def test_a_result_is_waited_for(app: Holdfast, add: JobFunction[..., int]) -> No
     worker.start()
     assert job.result(timeout=10) == 3
     worker.join()
+
+
+def test_a_wait_for_a_result_may_be_a_timedelta_and_nothing_but_a_time(
+    app: Holdfast, add: JobFunction[..., int]
+) -> None:
+    waiting = add.enqueue(1)
+    for timeout in (timedelta(milliseconds=10), timedelta(days=-1), -1):
+        with pytest.raises(ResultTimeout, match="is still queued after"):
+            waiting.result(timeout)
+    for wrong in (math.nan, True, "5"):
+        with pytest.raises(BadInput, match=r"timeout must be a number of seconds or a timedelta, not"):
+            waiting.result(wrong)  # type: ignore[arg-type]
+
+
+def test_many_tasks_that_wait_for_results_hold_up_no_other_call(app: Holdfast, add: JobFunction[..., int]) -> None:
+    async def calls() -> None:
+        jobs = await app.aenqueue_many([add.prepare(n) for n in range(60)])
+        waits = [asyncio.create_task(job.aresult()) for job in jobs]
+        await asyncio.sleep(0)
+        assert (await app.acancel(jobs[0].id)).state == "cancelled"
+        await app.aprocess(await app.aenvelope(jobs[1].id))
+        assert await waits[1] == 1
+        with pytest.raises(JobCancelled):
+            await waits[0]
+        for wait in waits:
+            wait.cancel()
+
+    asyncio.run(asyncio.wait_for(calls(), 30))  # ends only if no wait that was given up keeps its thread
 
 
 def test_a_handle_shows_what_was_known_until_it_is_refreshed(app: Holdfast, add: JobFunction[..., int]) -> None:

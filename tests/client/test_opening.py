@@ -80,6 +80,12 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_left_alone(
     assert _contents(tmp_path) == before
 
 
+def test_a_url_is_text() -> None:
+    for url in (Path("jobs.db"), 7, b"memory://"):
+        with pytest.raises(BadInput, match=r"A store URL is text, like 'sqlite:///holdfast\.db', not"):
+            Holdfast(url)  # type: ignore[arg-type]
+
+
 def test_a_password_in_a_url_is_not_repeated() -> None:
     app = Holdfast("mysql://ada:s3cret@host/jobs")
     with pytest.raises(BadInput, match=r"'mysql://\*\*\*@host/jobs' is not a store URL") as caught:

@@ -1,5 +1,6 @@
 """The choices of `using(...)`: each checked at once, each stored as chosen."""
 
+import asyncio
 import math
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -288,8 +289,32 @@ def test_a_job_in_the_callers_transaction_is_there_if_the_caller_commits(tmp_pat
     mine.close()
     assert app.find() == [kept]
     assert kept != lost
-    with pytest.raises(BadInput, match="enqueued one by one"):
-        app.enqueue_many([add.using(connection=mine).prepare(1)])
+    app.close()
+
+
+def test_many_jobs_in_the_callers_transaction_are_there_if_the_caller_commits(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job
+    def add(a: int) -> int:
+        return a
+
+    add.using(key="taken").enqueue(1)
+    mine = apsw.Connection(str(tmp_path / "jobs.db"))
+    with_mine = add.using(connection=mine)
+    mine.execute("BEGIN IMMEDIATE")
+    assert len(app.enqueue_many([with_mine.prepare(n) for n in range(5)])) == 5
+    mine.execute("ROLLBACK; BEGIN IMMEDIATE")
+    with pytest.raises(KeyConflict):
+        app.enqueue_many([with_mine.prepare(1), with_mine.using(key="taken").prepare(2)])
+    kept = asyncio.run(app.aenqueue_many([with_mine.prepare(n) for n in range(3)]))
+    mine.execute("COMMIT")
+    assert [job.payload for job in kept] == [{"a": n} for n in range(3)]
+    assert app.find()[:3] == kept[::-1]
+    assert app.counts().total == 4
+    with pytest.raises(BadInput, match="prepare all of them with the same connection, or none"):
+        app.enqueue_many([with_mine.prepare(1), add.prepare(2)])
+    mine.close()
     app.close()
 
 

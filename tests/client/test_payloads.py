@@ -2,6 +2,7 @@
 
 import json
 import math
+import typing
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -9,9 +10,9 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from holdfast import BadPayload, Context, Holdfast, JobFunction, Prepared
+from holdfast import BadInput, BadPayload, Context, Holdfast, JobFunction, Prepared
 from holdfast.domain.job import NewJob
 from holdfast.testing.engine import TestHoldfast
 
@@ -132,9 +133,9 @@ def test_nesting_is_bounded_however_deep_it_goes(app: Holdfast, pay: JobFunction
         ({"a": 1, "x": math.nan}, "nan, which JSON cannot hold"),
         ({"a": 1, "x": "\ud800"}, "holds a lone surrogate"),
         ({1: 1}, "pay: field 'a': Field required; field '1': Extra inputs are not permitted"),
-        ([1], "The payload of pay is JSON text or a mapping, not list"),
-        (b'{"a": 1}', "The payload of pay is JSON text or a mapping, not bytes"),
-        (None, "The payload of pay is JSON text or a mapping, not NoneType"),
+        ([1], "The payload of pay is JSON text, a mapping or a model, not list"),
+        (b'{"a": 1}', "The payload of pay is JSON text, a mapping or a model, not bytes"),
+        (None, "The payload of pay is JSON text, a mapping or a model, not NoneType"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -290,6 +291,18 @@ def test_the_context_is_no_part_of_the_payload_wherever_it_stands(holdfast: Test
     assert seen == [("first", 1, 1), ("last", 1, 2), ("by_another_name", 1, 3), ("unannotated", 1, 4)]
 
 
+def test_a_function_may_do_without_a_context_when_it_is_called(holdfast: TestHoldfast) -> None:
+    @holdfast.job
+    def count(a: int, ctx: Context | None = None) -> int:
+        return a if ctx is None else a + ctx.attempt
+
+    assert count(5) == 5
+    job = count.enqueue(5)
+    assert job.payload == {"a": 5}
+    holdfast.run_until_idle()
+    assert job.result() == 6
+
+
 def test_a_context_cannot_be_sent_along(app: Holdfast) -> None:
     @app.job
     def last(a: int, ctx: Context) -> None: ...
@@ -364,3 +377,104 @@ def test_what_is_stored_is_json_and_nothing_else(holdfast: TestHoldfast) -> None
     assert json.loads(job.record.payload) == {"value": value}
     holdfast.run_until_idle()
     assert job.result() == value
+
+
+class Unfinished(BaseModel):
+    part: "Missing"  # type: ignore[name-defined]  # noqa: F821
+
+
+class Marked(typing.TypedDict):
+    """A shape that Pydantic reads from Python 3.12 on."""
+
+    number: int
+
+
+class Opaque:
+    pass
+
+
+class Renamed(BaseModel):
+    """A model whose fields are read by other names than it calls them, or has more to show than it reads."""
+
+    model_config = ConfigDict(extra="forbid")
+    user_id: int = Field(alias="userId")
+    day: str = Field(default="", validation_alias="on", serialization_alias="at")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        return f"{self.user_id} on {self.day}"
+
+
+class Withheld(BaseModel):
+    secret: int = Field(exclude=True)
+
+
+@pytest.mark.parametrize("hint", [Unfinished, list[Unfinished], Opaque])
+def test_a_type_that_pydantic_cannot_read_is_told_in_one_sentence(app: Holdfast, hint: Any) -> None:
+    def pay(a: Any) -> Any:
+        return a
+
+    pay.__annotations__["a"] = hint
+    kind = app.job(pay)
+    for call in (lambda: kind.enqueue(1), lambda: app.enqueue("pay", {"a": 1})):
+        with pytest.raises(BadInput, match="pay: Pydantic cannot validate one of its parameters") as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("hint", [Unfinished, Marked, Opaque])
+def test_a_result_of_a_type_that_pydantic_cannot_read_is_plain_json(holdfast: TestHoldfast, hint: Any) -> None:
+    def make() -> Any:
+        return {"number": 7}
+
+    make.__annotations__["return"] = hint
+    job = holdfast.job(make).enqueue()
+    holdfast.run_until_idle()
+    assert job.result() == {"number": 7}
+
+
+@pytest.mark.parametrize("hint", [Renamed, list[Renamed], dict[str, Renamed]])
+def test_a_model_with_aliases_and_computed_fields_arrives_as_it_was_enqueued(holdfast: TestHoldfast, hint: Any) -> None:
+    seen: list[Any] = []
+
+    def note(a: Any) -> None:
+        seen.append(a)
+
+    note.__annotations__["a"] = hint
+    kind = holdfast.job(note)
+    model = Renamed(userId=7, on="monday")  # type: ignore[call-arg]
+    value = {Renamed: model, list[Renamed]: [model], dict[str, Renamed]: {"x": model}}[hint]
+    kind.enqueue(value)
+    raw = {"userId": 7, "on": "monday"}
+    plain: Any = {Renamed: raw, list[Renamed]: {"a": [raw]}, dict[str, Renamed]: {"a": {"x": raw}}}[hint]
+    holdfast.enqueue("note", plain)
+    holdfast.enqueue("note", json.dumps(plain))
+    assert holdfast.run_until_idle() == 3
+    assert seen == [value] * 3
+
+
+@pytest.mark.parametrize("hint", [Withheld, list[Withheld]])
+def test_what_could_not_be_read_when_it_runs_is_refused_when_it_is_enqueued(app: Holdfast, hint: Any) -> None:
+    def note(a: Any) -> None: ...
+
+    note.__annotations__["a"] = hint
+    kind, value = app.job(note), Withheld(secret=1)
+    assert "secret': Field required" in sentence(lambda: kind.enqueue(value if hint is Withheld else [value]))
+
+
+def test_a_model_may_be_the_payload_of_a_kind_that_is_named(holdfast: TestHoldfast) -> None:
+    seen: list[Any] = []
+
+    @holdfast.job
+    def charge(card: Card) -> None:
+        seen.append(card)
+
+    @holdfast.job
+    def note(number: int, holder: str, limit: float, more: Any) -> None:
+        seen.append(Card(number=number, holder=holder, limit=limit, more=more))
+
+    for kind in ("charge", "note"):
+        holdfast.enqueue(kind, Card(number=7, holder="ada"))
+    holdfast.run_until_idle()
+    assert seen == [Card(number=7, holder="ada")] * 2

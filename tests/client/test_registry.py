@@ -145,7 +145,7 @@ def test_what_is_no_handler_class_is_refused(holdfast: TestHoldfast, handler: An
 
 @pytest.mark.parametrize("name", ["", "n" * 256, "new\nline", "\x00", 5])
 def test_a_kinds_name_can_be_printed(holdfast: TestHoldfast, name: Any) -> None:
-    for call in (lambda: holdfast.register(name, DailySummary), lambda: holdfast.job(name=name or " \n")(in_a_thread)):
+    for call in (lambda: holdfast.register(name, DailySummary), lambda: holdfast.job(name=name)(in_a_thread)):
         with pytest.raises(BadInput, match="A kind is 1 to 255 printable characters"):
             call()
 

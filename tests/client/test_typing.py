@@ -72,6 +72,21 @@ async def last_async(a: int, b: str, c: float, ctx: Context) -> bytes:
 
 
 @app.job
+def last_of_five(a: int, b: str, c: float, d: bool, ctx: Context) -> bytes:
+    return b""
+
+
+@app.job
+async def last_of_six(a: int, b: str, c: float, d: bool, e: int, ctx: Context) -> bytes:
+    return b""
+
+
+@app.job
+def last_of_seven(a: int, b: str, c: float, d: bool, e: int, f: str, ctx: Context) -> bytes:
+    return b""
+
+
+@app.job
 def by_name(a: int, *, ctx: Context) -> bytes:
     return b""
 
@@ -92,8 +107,8 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from handlers import (
-    Summary, add, alone, anything, app, by_name, first, first_async, last, last_async, later, named, nothing, summary,
-    thing,
+    Summary, add, alone, anything, app, by_name, first, first_async, last, last_async, last_of_five, last_of_seven,
+    last_of_six, later, named, nothing, summary, thing,
 )
 from holdfast import Job, Prepared
 
@@ -113,6 +128,9 @@ assert_type(alone.enqueue(), Job[int])
 assert_type(summary.enqueue(Summary(user_id=1)), Job[str])
 assert_type(last.enqueue(1, ""), Job[bytes])
 assert_type(last_async.enqueue(1, "", 1.0), Job[bytes])
+assert_type(last_of_five.enqueue(1, "", 1.0, True), Job[bytes])
+assert_type(last_of_six.enqueue(1, "", 1.0, True, 5), Job[bytes])
+assert_type(last_of_seven.enqueue(1, "", 1.0, True, 5, ""), Job[bytes])
 assert_type(by_name.enqueue(1), Job[bytes])
 assert_type(anything.enqueue(1, {"x": 1}), Job[int])
 assert_type(thing.enqueue(1), Job[int])
@@ -128,6 +146,7 @@ assert_type(app.redrive(UUID(int=0)), Job[Any])
 async def main() -> None:
     assert_type(await later.aenqueue(1, 2), Job[str])
     assert_type(await (await add.aenqueue(1)).aresult(), int)
+    assert_type(await (await add.aenqueue(1)).aresult(timeout=timedelta(seconds=1)), int)
     assert_type(await add.using(tenant="acme").aenqueue(1), Job[int])
     assert_type(await app.aenqueue_many([add.prepare(1)]), list[Job[Any]])
     assert_type(await app.afind(state="dead"), list[Job[Any]])

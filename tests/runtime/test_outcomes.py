@@ -1,12 +1,13 @@
 """Whatever a handler does is recorded, and never ends the worker."""
 
 import asyncio
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
 from holdfast import Context, Holdfast, JobHandler, Permanent, Retry, Snooze
 
@@ -20,6 +21,18 @@ class Unprintable(Exception):
 
 class Custom(BaseException):
     pass
+
+
+class Unfounded(Permanent):
+    def __init__(self) -> None:
+        """Leave out what the exception is made of."""
+
+
+class Total(BaseModel):
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mean(self) -> float:
+        return 1 / 0
 
 
 def raiser(error: BaseException) -> Any:
@@ -42,6 +55,9 @@ def raiser(error: BaseException) -> Any:
         (RecursionError(), "recursion_error"),
         (MemoryError(), "memory_error"),
         (asyncio.CancelledError(), "cancelled_error"),
+        (Permanent("gone", code=404), "404"),  # type: ignore[arg-type]
+        (Permanent("gone", code=Unprintable()), "(the message cannot be printed)"),  # type: ignore[arg-type]
+        (Unfounded(), "permanent"),
     ],
 )
 def test_any_exception_is_recorded_with_a_code_and_the_worker_goes_on(
@@ -105,6 +121,27 @@ def test_a_result_that_is_not_json_is_rejected_and_recorded(app: Holdfast, resul
     assert (job.refresh().state, job.cause, job.failure and job.failure.code) == ("dead", "rejected", "bad_result")
 
 
+def test_an_exception_raised_while_the_result_is_written_is_recorded_as_the_handlers_own(app: Holdfast) -> None:
+    @app.job(retry=ONCE)
+    def numbers() -> Any:
+        yield 1
+        raise KeyError
+
+    @app.job(retry=ONCE)
+    def leaves() -> Any:
+        yield 1
+        sys.exit(1)
+
+    @app.job(retry=ONCE)
+    async def total() -> Total:
+        return Total()
+
+    jobs = [numbers.enqueue(), leaves.enqueue(), total.enqueue()]
+    app.run_worker(until_idle=True)
+    codes = [failure.code for job in jobs if (failure := job.refresh().failure)]
+    assert codes == ["key_error", "system_exit", "zero_division_error"]
+
+
 def test_a_result_over_the_limit_of_artifacts_is_rejected(app: Holdfast) -> None:
     @app.job
     def big() -> str:
@@ -165,6 +202,17 @@ def test_snooze_runs_again_without_charging_an_attempt(app: Holdfast) -> None:
     app.run_worker(until_idle=True)
     assert runs == [1, 1, 1, 1]
     assert job.result(5) == "done"
+
+
+@pytest.mark.parametrize("delay", [-1, math.nan, math.inf, 1e18, "soon", True])
+def test_a_snooze_without_a_time_is_a_failure_like_others(app: Holdfast, delay: Any) -> None:
+    @app.job(retry=ONCE)
+    def later() -> None:
+        raise Snooze(delay)
+
+    job = later.enqueue()
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, job.failure and job.failure.code) == ("dead", "bad_input")
 
 
 def test_a_stored_payload_that_no_longer_fits_is_rejected_without_its_value(app: Holdfast, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -46,6 +47,12 @@ def refuse(ctx: Context) -> None:
 @handlers.job(run_in="process", retry=ONCE)
 def leave() -> None:
     sys.exit("bye")
+
+
+@handlers.job(run_in="process", retry=ONCE)
+def numbers() -> Iterator[int]:
+    yield 1
+    raise KeyError
 
 
 @handlers.job(run_in="process", retry=ONCE)
@@ -107,3 +114,9 @@ def test_permanent_snooze_and_exit_cross_the_border(app: Holdfast) -> None:
     assert (left.refresh().failure or ("",))[0] == "system_exit"
     assert rested.result(LONG) == "rested"
     assert rested.refresh().attempt == 1
+
+
+def test_an_exception_raised_while_the_result_is_written_crosses_the_border(app: Holdfast) -> None:
+    job = app.enqueue("numbers", {})
+    app.run_worker(until_idle=True)
+    assert (job.refresh().state, job.failure and job.failure.code) == ("dead", "key_error")

@@ -1,6 +1,6 @@
 """Upkeep in every worker, done by one: lost leases, unsubmitted jobs, retention."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -103,3 +103,17 @@ def test_with_a_cap_of_one_a_bystander_is_not_blamed_for_the_first_crash(timed: 
     upkeep.reap(app.store, app.settings)
     assert (culprit.refresh().state, culprit.cause) == ("dead", "crashed")
     assert (bystander.refresh().state, bystander.attempt) == ("retrying", 0)
+
+
+def test_whoever_ends_leaves_the_upkeep_to_the_next_at_once(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db", upkeep=3600)
+
+    @app.job
+    def work() -> None: ...
+
+    ends: list[Callable[[], None]] = [lambda: app.run_worker(until_idle=True), app.sweep]
+    for end in ends * 2:
+        job = work.using(expires_after=0).enqueue()
+        end()
+        assert (job.refresh().state, job.cause) == ("dead", "expired")
+    app.close()

@@ -305,6 +305,27 @@ def test_a_group_of_which_one_key_is_taken_leaves_none_of_its_keys_behind(
     assert kept.refresh().state == "queued"
 
 
+def test_many_jobs_come_together_with_the_callers_own_writes(app: Holdfast, add: Add, postgres_server: str) -> None:
+    with psycopg.connect(postgres_server) as db:
+        lost = app.enqueue_many([add.using(connection=db).prepare(n) for n in range(5)])
+        db.rollback()
+        jobs = app.enqueue_many([add.using(connection=db).prepare(n) for n in range(500)])
+        assert is_clean(app)
+    assert is_clean(app, queued=500)
+    assert [job.refresh().payload for job in jobs[:2]] == [{"n": 0}, {"n": 1}]
+    with pytest.raises(JobNotFound):
+        lost[0].refresh()
+
+    async def awaits() -> None:
+        pg = await asyncpg.connect(postgres_server)
+        async with pg.transaction():
+            await app.aenqueue_many([add.using(connection=pg).prepare(n) for n in range(7)])
+        await pg.close()
+
+    asyncio.run(awaits())
+    assert is_clean(app, queued=507)
+
+
 def test_one_who_waits_for_a_key_holds_up_nobody_who_could_give_it(
     app: Holdfast, add: Add, postgres_server: str
 ) -> None:

@@ -1,5 +1,6 @@
 """`ctx.transaction()`: a handler's writes and its job's completion commit together, or neither does (S24)."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, Retry
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention, State
 
@@ -137,6 +138,28 @@ def test_it_can_be_asked_for_twice(app: Holdfast, bare: _Effects) -> None:
     note.enqueue(1)
     app.run_worker(until_idle=True)
     assert bare.all() == [1, 2]
+
+
+def test_it_is_opened_as_its_handler_runs(app: Holdfast, bare: _Effects) -> None:
+    @app.job(retry=Retry.fixed(0, retries=0))
+    async def blocks(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(bare.write, {"n": 1})
+
+    @app.job(retry=Retry.fixed(0, retries=0))
+    def awaits(ctx: Context) -> None:
+        async def write() -> None:
+            async with ctx.transaction() as db:
+                await db.execute(bare.write, {"n": 2})
+
+        asyncio.run(write())
+
+    jobs = [blocks.enqueue(), awaits.enqueue()]
+    app.run_worker(until_idle=True)
+    assert [failure.code for job in jobs if (failure := job.refresh().failure)] == ["bad_input", "bad_input"]
+    assert "opens its transaction with `async with ctx.transaction()`" in (app.attempts(jobs[0].id)[0].traceback or "")
+    assert "opens its transaction with `with ctx.transaction()`" in (app.attempts(jobs[1].id)[0].traceback or "")
+    assert bare.all() == []
 
 
 def test_a_delivery_has_one_too(app: Holdfast, bare: _Effects) -> None:

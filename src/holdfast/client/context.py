@@ -14,6 +14,7 @@ from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord, NewJob
 from holdfast.domain.moments import duration, to_datetime
 from holdfast.domain.retry import Retry
+from holdfast.port.transaction import Transaction
 
 CURRENT_STEP: ContextVar[str | None] = ContextVar("holdfast_step", default=None)
 """The step whose body is running."""
@@ -232,9 +233,37 @@ class Context:
         `with ctx.transaction() as connection:` (or `async with`). The block's end does not commit: the transaction
         stays open until the handler returns, and is undone if it fails.
         """
-        return self._attempt.begin()
+        return _Block(self._attempt.begin(), awaited=self._awaited)
 
     def check(self) -> None:
         """Stop here if the job has been asked to stop; call it between pieces of long work."""
         if self._attempt.stopping:
             raise AttemptStopped
+
+
+class _Block:
+    """A handler's transaction, entered as the handler runs: what completes the job in it goes the same way."""
+
+    __slots__ = ("_awaited", "_transaction")
+
+    def __init__(self, transaction: Transaction, *, awaited: bool) -> None:
+        self._transaction = transaction
+        self._awaited = awaited
+
+    def __enter__(self) -> Any:
+        if self._awaited:
+            msg = "An async handler opens its transaction with `async with ctx.transaction()`."
+            raise BadInput(msg)
+        return self._transaction.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._transaction.__exit__(*error)
+
+    async def __aenter__(self) -> Any:
+        if not self._awaited:
+            msg = "A handler that is not async opens its transaction with `with ctx.transaction()`."
+            raise BadInput(msg)
+        return await self._transaction.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._transaction.__aexit__(*error)

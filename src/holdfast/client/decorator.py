@@ -20,9 +20,15 @@ R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
 C_contra = TypeVar("C_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+E_contra = TypeVar("E_contra", contravariant=True)
+F_contra = TypeVar("F_contra", contravariant=True)
 Async = Coroutine[Any, Any, R]
 _MOST_VERSION = 1_000_000_000
 
@@ -51,6 +57,26 @@ class _After3(Protocol[A_contra, B_contra, C_contra, R_co]):
     def __call__(self, a: A_contra, b: B_contra, c: C_contra, /, *, ctx: Context) -> R_co: ...
 
 
+class _After4(Protocol[A_contra, B_contra, C_contra, D_contra, R_co]):
+    """A handler of four parameters and `ctx`."""
+
+    def __call__(self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, /, *, ctx: Context) -> R_co: ...
+
+
+class _After5(Protocol[A_contra, B_contra, C_contra, D_contra, E_contra, R_co]):
+    """A handler of five parameters and `ctx`."""
+
+    def __call__(self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, e: E_contra, /, *, ctx: Context) -> R_co: ...
+
+
+class _After6(Protocol[A_contra, B_contra, C_contra, D_contra, E_contra, F_contra, R_co]):
+    """A handler of six parameters and `ctx`."""
+
+    def __call__(  # noqa: PLR0917 - there are as many as the handler has
+        self, a: A_contra, b: B_contra, c: C_contra, d: D_contra, e: E_contra, f: F_contra, /, *, ctx: Context
+    ) -> R_co: ...
+
+
 class Registrar(Protocol):
     """What the decorator needs of its application."""
 
@@ -77,6 +103,12 @@ class JobDecorator:
     @overload
     def __call__(self, fn: _After3[A, B, C, Async[R]], /) -> JobFunction[[A, B, C], R]: ...
     @overload
+    def __call__(self, fn: _After4[A, B, C, D, Async[R]], /) -> JobFunction[[A, B, C, D], R]: ...
+    @overload
+    def __call__(self, fn: _After5[A, B, C, D, E, Async[R]], /) -> JobFunction[[A, B, C, D, E], R]: ...
+    @overload
+    def __call__(self, fn: _After6[A, B, C, D, E, F, Async[R]], /) -> JobFunction[[A, B, C, D, E, F], R]: ...
+    @overload
     def __call__(self, fn: _First[P, R], /) -> JobFunction[P, R]: ...
     @overload
     def __call__(self, fn: _After1[A, R], /) -> JobFunction[[A], R]: ...
@@ -84,6 +116,12 @@ class JobDecorator:
     def __call__(self, fn: _After2[A, B, R], /) -> JobFunction[[A, B], R]: ...
     @overload
     def __call__(self, fn: _After3[A, B, C, R], /) -> JobFunction[[A, B, C], R]: ...
+    @overload
+    def __call__(self, fn: _After4[A, B, C, D, R], /) -> JobFunction[[A, B, C, D], R]: ...
+    @overload
+    def __call__(self, fn: _After5[A, B, C, D, E, R], /) -> JobFunction[[A, B, C, D, E], R]: ...
+    @overload
+    def __call__(self, fn: _After6[A, B, C, D, E, F, R], /) -> JobFunction[[A, B, C, D, E, F], R]: ...
     @overload
     def __call__(self, fn: Callable[P, Async[R]], /) -> JobFunction[P, R]: ...
     @overload

@@ -1,7 +1,7 @@
 """A handle on a stored job: what was known when it was last read, and the calls that go back to the store."""
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -19,7 +19,8 @@ R_co = TypeVar("R_co", covariant=True)
 class Owner(Protocol):
     """What a handle needs of the application it came from."""
 
-    def _await_result(self, id_: str, timeout: float | None) -> object: ...
+    def _await_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
+    async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
     def _record(self, id_: str) -> JobRecord: ...
     def explain(self, id: UUID | str) -> "Explanation": ...  # noqa: A002
     def _cancel(self, id_: str) -> JobRecord: ...
@@ -188,9 +189,13 @@ class Job(Generic[R_co]):
         """When it will be removed."""
         return None if self.record.purge_at is None else to_datetime(self.record.purge_at)
 
-    def result(self, timeout: float | None = None) -> R_co:
+    def result(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for the job to succeed and give its result; raises `JobDead`, `JobCancelled` or `ResultTimeout`."""
         return cast("R_co", self._owner._await_result(self.record.id, timeout))  # noqa: SLF001
+
+    async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
+        """Asynchronous twin of `result`."""
+        return cast("R_co", await self._owner._aawait_result(self.record.id, timeout))  # noqa: SLF001
 
     def refresh(self) -> "Job[R_co]":
         """Read the job again, in place."""
@@ -224,7 +229,6 @@ class Job(Generic[R_co]):
         """Say why the job is not running."""
         return self._owner.explain(self.record.id)
 
-    aresult = asynchronous(result)
     arefresh = asynchronous(refresh)
     acancel = asynchronous(cancel)
     aredrive = asynchronous(redrive)

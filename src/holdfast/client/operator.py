@@ -3,6 +3,7 @@
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, overload
 from uuid import UUID
@@ -54,7 +55,9 @@ class Operator(Governor):
         return Trail(lambda: self.store)
 
     @abstractmethod
-    def _await_result(self, id_: str, timeout: float | None) -> object: ...
+    def _await_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
+    @abstractmethod
+    async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object: ...
     @abstractmethod
     def _fork(self, id_: str, from_step: str) -> Job[Any]: ...
     @abstractmethod
@@ -81,6 +84,7 @@ class Operator(Governor):
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
             msg = f"limit is a whole number from 1 to {LARGEST_PAGE}, not {limit!r}."
             raise BadInput(msg)
+        _require_texts(kind=kind, queue=queue, tenant=tenant, error_code=error_code, key=key)
         query = Query(
             _state(state), kind, queue, tenant, error_code, key, None if before is None else job_id(before), limit,
             None if parent is None else job_id(parent),
@@ -154,6 +158,10 @@ class Operator(Governor):
         """Run a dead job again as a new generation; or every dead job that a filter finds, giving their number."""
         if id is not None:
             return Job(self, self._redrive(job_id(id)))
+        _require_texts(kind=kind, queue=queue, tenant=tenant, error_code=error_code)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            msg = f"limit is a whole number of 0 or more, not {limit!r}."
+            raise BadInput(msg)
         query = Query(State.DEAD, kind, queue, tenant, error_code, limit=LARGEST_PAGE)
         done = 0
         while limit is None or done < limit:
@@ -271,6 +279,13 @@ class Operator(Governor):
 
 def _ends(job: JobRecord) -> bool:
     return (job.cancel_requested and job.state is State.RUNNING) or (lifecycle.undoing(job) and not moving.held(job))
+
+
+def _require_texts(**filters: str | None) -> None:
+    for name, value in filters.items():
+        if value is not None and not isinstance(value, str):
+            msg = f"{name}= takes text, not {value!r}."
+            raise BadInput(msg)
 
 
 def _state(value: str | None) -> State | None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
+from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, ChildFailed, JobCancelled, JobDead
 from holdfast.domain.job import JobRecord, State
@@ -24,13 +25,13 @@ def result_type(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
         if isinstance(hint, str):
             hint = inspect.get_annotations(fn, eval_str=True).get("return", Any)
         return None if hint is Any or hint is None else _adapter(hint)
-    except (NameError, TypeError, ValueError, PydanticSchemaGenerationError):
+    except (NameError, TypeError, ValueError, PydanticUserError):
         return None
 
 
 @lru_cache(maxsize=1024)
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
+    return whole_adapter(hint)
 
 
 def encode_plain(value: object) -> str | None:

@@ -9,21 +9,28 @@ part of the payload.
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeGuard
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import VERSION, BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from holdfast.client.context import Context
+from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, BadPayload
 
 _SUSPECT = re.compile(rb"\\u0000|[0-9]{19}")
 """A NUL, or digits enough for an integer of more than 64 bits."""
+_NAMES: dict[str, Any] = (
+    {"by_alias": True, "by_name": True} if tuple(map(int, VERSION.split(".")[:2])) >= (2, 11) else {}
+)
+"""What is stored goes by the names of fields, whose aliases callers may use as well; Pydantic before 2.11 cannot."""
+_WRITTEN: dict[str, Any] = {"warnings": False, "round_trip": True, "by_alias": False}
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -70,9 +77,18 @@ class Binder:
         return self._model is None and all(self._hints[name] in (int, str, bool) for name in self._names)
 
     @cached_property
+    def _plain(self) -> bool:
+        """Whether every parameter is read from the JSON that it is written as, whatever its value."""
+        return self._model is None and all(_is_plain(self._hints[name]) for name in self._names)
+
+    @cached_property
+    def _reads(self) -> dict[str, Any]:
+        return {} if self._plain else _NAMES
+
+    @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         if self._model is not None:
-            return TypeAdapter(self._model)
+            return self._adapted(self._model)
         fields = {
             name: self._hints[name]
             if self._signature.parameters[name].default is inspect.Parameter.empty
@@ -81,31 +97,35 @@ class Binder:
         }
         shape = typing_extensions.TypedDict(self.kind, fields)  # type: ignore[misc]
         shape.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+        return self._adapted(shape)
+
+    def _adapted(self, shape: Any) -> TypeAdapter[Any]:
         try:
-            return TypeAdapter(shape)
-        except PydanticSchemaGenerationError as error:
-            msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({str(error).splitlines()[0]})."
+            return whole_adapter(shape)
+        except (PydanticUserError, NameError) as error:
+            reason = str(error).splitlines()[0].removesuffix(".")
+            msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({reason})."
             raise BadInput(msg) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """Validate a call and give its payload."""
         value = self._value(args, kwargs)
         if self._model is not None and isinstance(value, BaseModel):
-            return self._encode_model(value, limit)
+            return self._readable(value, limit)
         adapter = self._adapter
         try:
-            valid = adapter.validator.validate_python(value)
+            valid = adapter.validator.validate_python(value, **self._reads)
         except (ValidationError, RecursionError) as error:
             raise self.rejected(error) from error
-        return self._dump(valid, limit)
+        return self._dump(valid, limit) if self._plain else self._readable(valid, limit)
 
-    def _encode_model(self, value: BaseModel, limit: int) -> str:
+    def _readable(self, value: Any, limit: int) -> str:
         """Validate what is stored, not the object: a model may have been changed or built unchecked since it was
-        validated.
+        validated, and it may write what it does not read.
         """
         text = self._dump(value, limit)
         try:
-            self._adapter.validator.validate_json(text)
+            self._adapter.validator.validate_json(text, **self._reads)
         except ValidationError as error:
             raise self.rejected(error) from error
         return text
@@ -115,10 +135,10 @@ class Binder:
         try:
             if self._scalar and not _SUSPECT.search(text := serializer.to_json(valid)):
                 return codec.sized(text, f"The payload of {self.kind}", limit)
-            if codec.check(serializer.to_python(valid, warnings=False), self.kind):
-                text = serializer.to_json(valid, warnings=False)
+            if codec.check(serializer.to_python(valid, **_WRITTEN), self.kind):
+                text = serializer.to_json(valid, **_WRITTEN)
             else:
-                written = serializer.to_python(valid, mode="json", warnings=False)
+                written = serializer.to_python(valid, mode="json", **_WRITTEN)
                 codec.check(written, self.kind)
                 text = to_json(written)
         except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
@@ -148,14 +168,15 @@ class Binder:
         except UnicodeEncodeError as error:
             raise codec.unserialisable(f"The payload of {self.kind}", error) from error
         try:
-            return self._dump(self._adapter.validator.validate_json(payload), limit)
+            valid = self._adapter.validator.validate_json(payload, **self._reads)
+            return self._dump(valid, limit) if self._plain else self._readable(valid, limit)
         except (ValidationError, RecursionError) as error:
             raise self.rejected(error) from error
 
     def decode(self, payload: str) -> dict[str, Any]:
         """Validate a stored payload and give the handler's keyword arguments."""
         try:
-            value = self._adapter.validator.validate_json(payload)
+            value = self._adapter.validator.validate_json(payload, **self._reads)
         except ValidationError as error:
             raise self.rejected(error) from error
         return value if self._model is None else {self._names[0]: value}
@@ -172,7 +193,13 @@ class Binder:
 
 def context_of(hints: dict[str, Any]) -> str | None:
     """Find the parameter that wants the context."""
-    return next((name for name, hint in hints.items() if hint is Context or (name == "ctx" and hint is Any)), None)
+    return next((name for name, hint in hints.items() if _is_context(hint) or (name == "ctx" and hint is Any)), None)
+
+
+def _is_context(hint: Any) -> bool:
+    """Tell whether a parameter wants the context, or takes it where there is one: `ctx: Context | None = None`."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return hint is Context or (union and Context in typing.get_args(hint))
 
 
 def takes_context(fn: Callable[..., Any]) -> bool:
@@ -203,9 +230,17 @@ def is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(hint, type) and issubclass(hint, BaseModel)
 
 
-def mapping(payload: Any, kind: str) -> dict[str, Any]:
-    """Take a payload that is given by its names."""
+def _is_plain(hint: Any) -> bool:
+    if typing.get_origin(hint) in (list, dict, typing.Union, types.UnionType):
+        return all(_is_plain(part) for part in typing.get_args(hint))
+    return hint in (Any, None, types.NoneType, str, int, float, bool, list, dict)
+
+
+def mapping(payload: Any, kind: str) -> Any:
+    """Take a payload that is given by its names: those of a mapping, or of a model's fields."""
+    if isinstance(payload, BaseModel):
+        return payload.model_dump(round_trip=True, warnings=False)
     if not isinstance(payload, Mapping):
-        msg = f"The payload of {kind} is JSON text or a mapping, not {type(payload).__name__}."
+        msg = f"The payload of {kind} is JSON text, a mapping or a model, not {type(payload).__name__}."
         raise BadPayload(msg)
     return dict(payload)

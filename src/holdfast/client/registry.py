@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from holdfast.client.durable import Link
 from holdfast.client.payload import Binder, is_model
+from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, UnknownKind
 from holdfast.domain.moments import Micros
@@ -74,8 +75,8 @@ class Kind:
         try:
             if isinstance(hint, str):
                 hint = inspect.get_annotations(self.fn, eval_str=True).get("return", Any)
-            return TypeAdapter(Any if hint in (inspect.Signature.empty, None) else hint)
-        except (NameError, TypeError, PydanticSchemaGenerationError):
+            return whole_adapter(Any if hint in (inspect.Signature.empty, None) else hint)
+        except (NameError, TypeError, PydanticUserError):
             return TypeAdapter(Any)
 
     def read_value(self, value: Any) -> Any:
@@ -141,7 +142,7 @@ def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **de
     if not hasattr(fn, "__name__"):
         msg = f"A job is a function; wrap this {type(fn).__name__} in one, with a name and types of its own."
         raise BadInput(msg)
-    known_as = text(name or fn.__name__, "kind")
+    known_as = text(fn.__name__ if name is None else name, "kind")
     is_async = inspect.iscoroutinefunction(fn)
     if run_in not in (None, "loop", "thread", "process"):
         msg = f"run_in is 'loop', 'thread' or 'process', not {run_in!r}."

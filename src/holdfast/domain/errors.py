@@ -6,6 +6,8 @@ trouble (nothing is wrong with the call). `Permanent` and `Snooze` are raised by
 
 from datetime import timedelta
 
+_LONGEST_SNOOZE = timedelta(days=100 * 366).total_seconds()
+
 
 class HoldfastError(Exception):
     """The root of all errors raised by Holdfast."""
@@ -156,6 +158,8 @@ class ArtifactDamaged(StoreError):
 class Permanent(Exception):
     """Raise from a handler when trying again cannot help: the job goes straight to `dead` / `rejected`."""
 
+    code = "permanent"
+
     def __init__(self, message: str = "", *, code: str = "permanent") -> None:
         super().__init__(message)
         self.code = code
@@ -180,10 +184,12 @@ class StepTimeout(HoldfastError, TimeoutError):
 class Snooze(Exception):
     """Raise from a handler to run again later without charging an attempt."""
 
+    seconds = 0.0
+
     def __init__(self, delay: float | timedelta) -> None:
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-        if not 0 <= seconds < float("inf"):
-            msg = f"Snooze needs a delay of zero or more seconds, not {delay!r}."
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST_SNOOZE:
+            msg = f"Snooze needs a delay of zero or more seconds, and less than a hundred years, not {delay!r}."
             raise BadInput(msg)
         super().__init__(f"snoozed for {seconds:g} s")
-        self.seconds = seconds
+        self.seconds = float(seconds)

@@ -37,12 +37,16 @@ def judge(kind: Kind, job: JobRecord, limit: int) -> Verdict:
         result = fn(**arguments)
         if inspect.iscoroutine(result):
             result = asyncio.run(_awaited(result))
+        return _returned(kind, result, limit)
     except BadPayload as error:
         return Verdict(failure=failure_of(error, kind))
     except Snooze as error:
         return Verdict(snooze=error.seconds)
-    except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+    except BaseException as error:  # noqa: BLE001 - a handler may raise anything, and its result while it is written
         return Verdict(failure=failure_of(error, kind), traceback=trace(error))
+
+
+def _returned(kind: Kind, result: object, limit: int) -> Verdict:
     try:
         return Verdict(None if result is None else codec.encode(result, "The result", limit))
     except BadPayload as error:

@@ -188,7 +188,7 @@ class Executor:
             return move
         try:
             return self._answered(attempt, move, transaction.settle(self._told(attempt, move)))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the handler had the connection, and may have done anything to it
             return self.failed(attempt, error)
 
     async def _asettled(self, attempt: Attempt, transaction: Transaction, move: Move | None) -> Move | None:
@@ -197,7 +197,7 @@ class Executor:
             return move
         try:
             return self._answered(attempt, move, await transaction.asettle(self._told(attempt, move)))
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the handler had the connection, and may have done anything to it
             return self.failed(attempt, error)
 
     def _told(self, attempt: Attempt, move: Move) -> Move:
@@ -235,6 +235,8 @@ class Executor:
             return self._completed(attempt, codec.encode(result, "The result", self._settings.artifacts.largest))
         except BadPayload as error:
             return self._fail(attempt.job, Failure("bad_result", _short(str(error)), retryable=False), None)
+        except BaseException as error:  # noqa: BLE001 - a result's own code runs while it is written
+            return self.failed(attempt, error)
 
     def _completed(self, attempt: Attempt, text: str) -> Move:
         """Complete a job with a result that is kept where there is room for it."""
@@ -345,7 +347,7 @@ def failure_of(error: BaseException, kind: Kind | None) -> Failure:
     """
     error = _blamed(error, kind)
     if isinstance(error, Permanent):
-        return Failure(_short(error.code), _short(_text(error)), retryable=False)
+        return Failure(_short(_text(error.code)), _short(_text(error)), retryable=False)
     if isinstance(error, BadPayload | ArtifactDamaged):
         return Failure(error.code, _short(_text(error)), retryable=False)
     name = type(error).__name__
@@ -381,9 +383,9 @@ def _place(error: BaseException) -> str:
     return f"raised in {frame.f_code.co_name}, line {line} of {frame.f_code.co_filename.rpartition('/')[2]}"
 
 
-def _text(error: BaseException) -> str:
+def _text(said: object) -> str:
     try:
-        return str(error)
+        return str(said)
     except BaseException:  # noqa: BLE001 - __str__ may raise anything
         return "(the message cannot be printed)"
 

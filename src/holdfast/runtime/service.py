@@ -248,6 +248,7 @@ class Service:
             if thread.is_alive():
                 thread.join()
         try:
+            self._upkeep.resign()
             self._side_store.dismiss(self.id)
         except StoreError as error:
             log.warning("could not sign off: %s", error)

@@ -131,6 +131,12 @@ class Upkeep:
         """End the rounds."""
         self._stop.set()
 
+    def resign(self) -> None:
+        """Let another lead at once; the rounds must have ended."""
+        if self._lead_until:
+            self._lead_until = 0
+            self._store.lead(UPKEEP, self._owner, 0)
+
     def declare(self) -> None:
         """Store what code declares, once: rules and schedules."""
         if self._rules:

@@ -25,6 +25,7 @@ from holdfast.app import Holdfast
 from holdfast.client.explain import explain
 from holdfast.client.limits import store_declared
 from holdfast.client.registry import Kind
+from holdfast.client.results import Patience
 from holdfast.client.settings import Settings
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import BadInput, ResultTimeout
@@ -87,7 +88,7 @@ class TestHoldfast(Holdfast):
             _opened=self._jobs,
             _inserter=self._inserting(),
             _pid=os.getpid(),
-            _await_result=self._await_result,
+            _pause=self._pause,
         )
         return app
 
@@ -290,13 +291,10 @@ class TestHoldfast(Holdfast):
     def _next_worker(self) -> str:
         return f"test-worker-{next(self._workers)}"
 
-    def _await_result(self, id_: str, timeout: float | None) -> object:
-        record = self._record(id_)
-        if record.state not in TERMINAL:
-            why = explain(self._jobs, record)
-            msg = f"Job {id_} is {record.state}; nothing runs by itself here, so call run_until_idle() first. {why}"
-            raise ResultTimeout(msg)
-        return super()._await_result(id_, timeout)
+    def _pause(self, record: JobRecord, _patience: Patience) -> float:
+        why = explain(self._jobs, record)
+        msg = f"Job {record.id} is {record.state}; nothing runs by itself here, so call run_until_idle() first. {why}"
+        raise ResultTimeout(msg)
 
 
 class _Attempt(Attempt):
