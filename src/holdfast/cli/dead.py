@@ -75,13 +75,14 @@ def _count(app: Holdfast, filters: Filters) -> int:
 
 
 def _confirm(number: int) -> None:
+    """Ask whoever sits at the terminal; a script that says nothing has chosen already."""
     try:
         agreed = click.confirm(f"Redrive {plural(number, 'dead job')}?", err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        msg = f"Nothing was redriven: {plural(number, 'job')} would be; add --yes to do it without being asked."
-        raise click.UsageError(msg) from None
+        click.echo(err=True)
+        return
     if not agreed:
         click.echo("Nothing was redriven.", err=True)
         raise click.exceptions.Exit(FAILURE)

@@ -20,7 +20,7 @@ from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import events, lifecycle
 from holdfast.domain.errors import StoreError
-from holdfast.domain.job import JobRecord
+from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
@@ -40,6 +40,8 @@ SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
 STALE = 1.0
 """Seconds after which a job that was taken ahead and has not begun is given back."""
+_REAPED = 1.0
+"""Seconds in which what somebody who is gone held is certainly taken back, once its lease and a round are over."""
 _LINGER = 0.0005
 _MOST_LINGERS = 40
 _TROUBLE = 0.5
@@ -105,6 +107,7 @@ class Worker:
         self._enough = 1 - 0.5 / trips
         self._nudge = threading.Event()
         self._draining = False
+        self._idle_since: float | None = None
         self._dispatched_at = clock.monotonic()
 
     def run(self, *, until_idle: bool = False) -> None:
@@ -326,10 +329,30 @@ class Worker:
     def _is_idle(self) -> bool:
         """Tell whether nothing is in hand, on its way or due soon: a trip begun meanwhile may have taken what was."""
         trips = self._trips
-        if self._has_work():
+        due = None if self._has_work() else self._next_due()
+        if self._has_work() or (due is not None and due <= self._store.now() + SOON) or self._trips != trips:
+            self._idle_since = None
             return False
-        due = self._next_due()
-        return (due is None or due > self._store.now() + SOON) and not self._has_work() and self._trips == trips
+        return self._is_deserted()
+
+    def _is_deserted(self) -> bool:
+        """Tell whether nobody who is gone can hold a job here: a lease that lasts, another worker has renewed."""
+        if self._idle_since is None:
+            self._idle_since = self._clock.monotonic()
+        patience = (self._settings.lease + 2 * self._settings.upkeep) / SECOND + _REAPED
+        return self._clock.monotonic() - self._idle_since > patience or not self._others_run()
+
+    def _others_run(self) -> bool:
+        try:
+            counts = self._store.counts()
+        except StoreError as error:
+            self._complain(error)
+            return True
+        served = self.queues
+        return any(
+            jobs > 0 and state is State.RUNNING and (served is None or queue in served)
+            for (queue, state), jobs in counts.items()
+        )
 
     def _has_work(self) -> bool:
         with self._hands:
