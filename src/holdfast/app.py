@@ -496,4 +496,4 @@ class Holdfast(Operator):
     def _pause(self, record: JobRecord, patience: Patience) -> float:
         return patience.pause(record)
 
-    aprocess = asynchronous(process)
+    aprocess, asweep, aclose = asynchronous(process), asynchronous(sweep), asynchronous(close)
