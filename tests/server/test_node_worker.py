@@ -67,6 +67,7 @@ def test_twenty_jobs_one_of_which_fails_and_one_of_which_is_lost(app: Holdfast, 
         with working(url, tmp_path):
             slow = client.enqueue("render", {"seconds": 3.0})
             until(lambda: begun(tmp_path, slow.id), "the slow job runs", LONG)
+            until(lambda: app.counts().unfinished == 1, "nothing else is in its worker's hands", LONG)
             owner = app.get(slow.id).record.lease_owner
             assert owner is not None
             app.store.abandon(owner)  # as if its worker had been out of reach for as long as the lease
