@@ -167,7 +167,7 @@ def oldest_waiting(app: Holdfast) -> Oldest | None:
     if not due:
         return None
     queue = min(due, key=lambda each: due[each])
-    waiting = (job for state in CLAIMABLE for job in look(app, Query(state, queue=queue, limit=NEWEST)).jobs)
+    waiting = (job for state in CLAIMABLE for job in look(app, Query(state, queue=queue, limit=_WALKED)).jobs)
     return Oldest(queue, due[queue], next((job for job in waiting if job.available_at == due[queue]), None))
 
 

@@ -14,7 +14,6 @@ _INDEXED = {
     State.QUEUED: f"seq IN ({_CLAIMABLE})",
     State.RETRYING: f"seq IN ({_CLAIMABLE})",
     State.RUNNING: "seq IN (SELECT seq FROM job WHERE state = 'running')",
-    State.DEAD: "seq IN (SELECT seq FROM job WHERE state = 'dead')",
 }
 
 
@@ -37,13 +36,16 @@ def find(db: Connection, query: Query) -> list[JobRecord]:
     if query.before is not None:
         clauses.append("id < ?")
         values.append(query.before)
-    order = "id DESC"
+    table, order = "job", "id DESC"
     if query.parent is not None:
         order = "+id DESC"
+    elif query.state is State.DEAD:  # their index has the order of the list
+        table = "job INDEXED BY job_dead"
+        clauses.append("state = 'dead'")
     elif query.state in _INDEXED and _is_rare(db, query.state):
         clauses.append(_INDEXED[query.state])
         order = "+id DESC"
-    text = f"SELECT {SQL['columns']} FROM job WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+    text = f"SELECT {SQL['columns']} FROM {table} WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
     return [rows.record(row) for row in db.execute(text, (*values, query.limit))]
 
 
