@@ -5,6 +5,7 @@ from typing import NamedTuple
 LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
+ENTRIES = "stores/sqlite/migrations/0006_entries.sql"
 SQLITE = "stores/sqlite/store.py"
 CLAIMING = "stores/sqlite/claiming.py"
 TURNS = "stores/sqlite/turns.py"
@@ -260,10 +261,9 @@ MUTANTS = (
     Mutant(
         "a step is recorded for whoever asks in SQL",
         "S9",
-        STATEMENTS,
+        ENTRIES,
         " AND job.token = mark.token AND job.lease_id = mark.lease_id",
         "",
-        "checkpoint",
     ),
     Mutant(
         "children are stored though their parent's move is refused",

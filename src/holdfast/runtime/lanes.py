@@ -119,14 +119,18 @@ class ThreadLanes:
         return len(self._desk.answered) + fresh + self._desk.calls
 
     def _flush(self) -> bool:
-        """Write what lies at the desk, while another thread goes on; false if there is nothing, or another writes."""
+        """Write what lies at the desk, and what is left there meanwhile by another thread, which goes on with the rest;
+        false if there is nothing, or another writes.
+        """
         if self._inbox and self._desk.crowded(self._most):
             self._wake_partner()
         if not self._desk.flush():
             return False
-        if self._desk.calls:  # left there meanwhile
+        while self._desk.calls:
             self._wake_partner()
-        elif not self._work_waits.is_set():  # what is set already will be looked at
+            if not self._desk.flush():
+                break
+        if not self._work_waits.is_set():  # what is set already will be looked at
             self._work_waits.set()
         return True
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import apsw
 from pydantic_core import to_json
 
 from holdfast.domain import accounts, history, lifecycle
@@ -38,6 +39,18 @@ def _is_bare_checkpoint(move: Move) -> bool:
         and move[_UNDOABLE:_EVENTS] == _LUGGAGE[_UNDOABLE - _STEP :]
         and (not move.events or all(event.name != lifecycle.STARTED for event in move.events))
     )
+
+
+def checkpoint(moves: Sequence[Move], now: Micros) -> tuple[str, tuple[Any, ...]]:
+    """Give the statement that records a step of each of a batch of jobs, or fails; and its values."""
+    marks = to_json([(m.id, m.step, m.result, *m.guard, m.yields, m.advance) for m in moves]).decode()
+    return SQL["checkpoint"], (marks, len(moves), now)
+
+
+def are_checkpoints(moves: Sequence[Move]) -> bool:
+    """Tell whether moves of different jobs record steps, and nothing else."""
+    steps = all(_is_bare_checkpoint(move) and not move.events for move in moves)
+    return steps and len({move.id for move in moves}) == len(moves)
 
 
 class Settlement:
@@ -107,14 +120,11 @@ class Settlement:
 
     def _checkpoint(self, moves: list[Move]) -> bool:
         """Record a step of each of a whole batch of jobs, or nothing."""
-        marks = to_json([(m.id, m.step, m.result, *m.guard, m.yields, m.advance) for m in moves]).decode()
-        self._db.execute("SAVEPOINT batch")
-        self._db.execute(SQL["checkpoint"], (marks, self._now))
-        whole = self._db.changes() == len(moves)
-        if whole:
-            self._db.execute(SQL["record_step"], (marks, self._now))
-            whole = self._db.changes() == len(moves)
-        return self._release(whole=whole)
+        try:
+            self._db.execute(*checkpoint(moves, self._now))
+        except apsw.ConstraintError:
+            return False
+        return True
 
     def _release(self, *, whole: bool) -> bool:
         self._db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")

@@ -113,13 +113,8 @@ WHERE id = :id AND version = :version - 1
 INSERT INTO attempt SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM job WHERE id = ?1
 
 -- name: checkpoint
--- (id, step, result, token, lease id, yields, advance) each.
-UPDATE job SET version = version + 1, step_cursor = step_cursor + mark.advance, crashes = 0, updated_at = ?2
-FROM (
-  SELECT value ->> 0 AS id, value ->> 3 AS token, value ->> 4 AS lease_id, value ->> 5 AS yields, value ->> 6 AS advance FROM json_each(?1)
-) AS mark
-WHERE job.id = mark.id AND job.state = 'running' AND job.token = mark.token AND job.lease_id = mark.lease_id
-  AND NOT (mark.yields AND job.cancel_requested)
+-- (id, step, result, token, lease id, yields, advance) each: a step of each of these jobs, or nothing.
+INSERT INTO marks (marks, number, at) VALUES (?1, ?2, ?3)
 
 -- name: record_step
 -- (id, step, result) each. A version is used once, and versions grow: they say which step came first.

@@ -16,3 +16,19 @@ CREATE TRIGGER entries_are_counted INSTEAD OF INSERT ON entries BEGIN
   INSERT INTO tally (queue, state, jobs) VALUES (NEW.queue, NEW.state, NEW.number)
   ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + NEW.number;
 END;
+
+-- The same for steps: one statement records a step of each of many jobs, or nothing. `marks` is as `checkpoint` takes them.
+CREATE VIEW marks AS SELECT '[]' AS marks, 0 AS number, 0 AS at WHERE FALSE;
+
+CREATE TRIGGER marks_are_recorded INSTEAD OF INSERT ON marks BEGIN
+  UPDATE job SET version = version + 1, step_cursor = step_cursor + mark.advance, crashes = 0, updated_at = NEW.at
+  FROM (
+    SELECT value ->> 0 AS id, value ->> 3 AS token, value ->> 4 AS lease_id, value ->> 5 AS yields, value ->> 6 AS advance
+    FROM json_each(NEW.marks)
+  ) AS mark
+  WHERE job.id = mark.id AND job.state = 'running' AND job.token = mark.token AND job.lease_id = mark.lease_id
+    AND NOT (mark.yields AND job.cancel_requested);
+  SELECT RAISE(ABORT, 'not every guard holds') WHERE changes() <> NEW.number;
+  INSERT INTO step
+  SELECT job.seq, job.version, mark.value ->> 1, mark.value ->> 2, NEW.at FROM json_each(NEW.marks) AS mark JOIN job ON job.id = mark.value ->> 0;
+END;
