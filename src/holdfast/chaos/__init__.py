@@ -31,11 +31,12 @@ def refuse_unable(url: str) -> None:
     if scheme == "memory":
         msg = "memory:// lives inside one process, so there are no workers to kill; name a SQLite file or PostgreSQL."
         raise BadInput(msg)
-    if separator and scheme not in _ENGINES:
+    if scheme not in _ENGINES or not separator:
         from holdfast.domain.redaction import without_person
         from holdfast.stores import KNOWN
 
-        known = any(each.startswith(f"{scheme}://") for each in KNOWN)
-        what = f"{scheme}:// is a store" if known else f"{without_person(url)!r} is no store"
-        msg = f"{what} that a chaos run can be made on; use sqlite:///path/to/file.db or postgresql://host/database."
+        known = separator and any(each.startswith(f"{scheme}://") for each in KNOWN)
+        able = "is a store that a chaos run cannot" if known else "is no store that a chaos run can"
+        what = f"{scheme}:// {able}" if known else f"{without_person(url)!r} {able}"
+        msg = f"{what} be made on; use sqlite:///path/to/file.db or postgresql://host/database."
         raise BadInput(msg)

@@ -112,7 +112,7 @@ def never_early(seen: History) -> Verdict:
             claimed, ended = after.claimed_at or 0, before.ended_at or 0
             if before.outcome == Verb.FAIL:
                 waits += 1
-                if claimed < ended + policy.bounds(before.attempt)[0]:
+                if claimed < ended + policy.bounds(max(1, before.attempt))[0]:
                     wrong.append(f"{name_of(job)} was retried before its backoff was over")
             if before.outcome == Verb.SNOOZE and task.kind in NAPPING and asleep is not None:
                 naps += 1

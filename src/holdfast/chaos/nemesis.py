@@ -77,7 +77,9 @@ class Nemesis:
     def _freeze(self, victim: Worker) -> Fault | None:
         at = self._watch.store.now()
         victim.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, victim.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        seen = os.waitid(os.P_PID, victim.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if seen is None or seen.si_code != os.CLD_STOPPED:
+            return None
         try:
             held = self._holds(victim) if self._writable(victim) else {}
             if not held or not self._until(lambda: self._taken_over(held), _TAKEN_WITHIN):
