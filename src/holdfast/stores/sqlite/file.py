@@ -7,6 +7,7 @@ not cross a fork, so a forked child opens the file anew at its first use.
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -83,8 +84,9 @@ class Turn:
         except BaseException as error:
             # A handler that is told to stop while it waits for the lock hears of it once it has the lock.
             if self._is_ours():
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                with suppress(apsw.ConnectionClosedError):
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
                 self.lock.release()
             if isinstance(error, apsw.Error):
                 raise translate(error, self._file.path) from error
