@@ -331,6 +331,28 @@ def test_s15_hand_written_sql_cannot_change_a_finished_job_or_what_a_job_was_ask
     assert store.find(Query()) == before
 
 
+def test_s1_a_job_that_moves_while_jobs_are_listed_is_listed_once(
+    store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(store, 2)
+    claimed = store.claim(wish(2))
+    listed: list[str] = []
+
+    def executed(db: Any, statement: Any, *words: Any, **named: Any) -> Any:
+        """Let both leave where the running stand for where the waiting do, as soon as those have been listed."""
+        cursor = execute(db, statement, *words, **named)
+        if "waiting AS place" in str(statement) and "LIMIT" in str(statement) and not listed:
+            listed.append(str(statement))
+            with closing(PostgresStore(postgres_url)) as other:
+                other.commit([lifecycle.release(job) for job in claimed])
+        return cursor
+
+    execute = psycopg.Connection.execute
+    monkeypatch.setattr(psycopg.Connection, "execute", executed)
+    assert sorted(job.id for job in store.find(Query())) == sorted(ids)
+    assert (len(listed), {state_of(store, id_) for id_ in ids}) == (1, {"retrying"})
+
+
 def test_retention_leaves_no_bloat_behind(store: PostgresStore, db: psycopg.Connection[Any]) -> None:
     """Cycles of insert, drain, purge and vacuum leave tables and indexes as large as the first ones did."""
     sizes: list[int] = []

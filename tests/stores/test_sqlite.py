@@ -1,5 +1,6 @@
 """What only a SQLite file can get wrong: the file itself, its neighbours, its disk, and hand-written SQL."""
 
+import ctypes
 import os
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ import apsw
 import pytest
 
 from holdfast import BadInput, Holdfast, JobFunction, KeyConflict, StoreError, StoreUnavailable, StoreUnusable
+from holdfast.client.context import AttemptStopped
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention
 from holdfast.port.store import Claim
@@ -52,6 +54,34 @@ def test_the_file_is_durable_and_private(app: Holdfast, add: JobFunction[[int, i
     assert store.file.writer.pragma("journal_mode") == "wal"
     assert store.file.writer.pragma("synchronous") == 2
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_handler_that_is_stopped_while_it_waits_to_write_leaves_the_file_to_others(
+    app: Holdfast, add: JobFunction[[int, int], int]
+) -> None:
+    assert isinstance(app.store, SqliteStore)
+    stopped = threading.Event()
+
+    def handler() -> None:
+        try:
+            add.enqueue(1, 2)
+        except AttemptStopped:
+            stopped.set()
+
+    thread = threading.Thread(target=handler)
+    with app.store.file.write():
+        thread.start()
+        while not (waits_in := sys._current_frames().get(thread.ident or 0)) or waits_in.f_code.co_name != "__enter__":
+            time.sleep(0.001)
+        stop = ctypes.py_object(AttemptStopped)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), stop)
+    thread.join()
+    assert stopped.is_set()
+    later = threading.Thread(target=add.enqueue, args=(3, 4), daemon=True)
+    later.start()
+    later.join(5)
+    assert not later.is_alive(), "nobody can write any more"
+    assert app.counts().total == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Where a benchmark works: stores of its own beside the user's, made when asked for and removed when done with.
+"""Where a benchmark or a chaos run works: stores of its own beside the user's, made when asked for and removed when
+done with.
 
 The user's own jobs are never opened. A place is a folder beside the user's file, new schemas in the user's database, or
 this process's memory.
@@ -49,14 +50,14 @@ class Place(Protocol):
 
 
 @contextmanager
-def place(url: str) -> Iterator[Place]:
-    """Find a place beside a store; it is left as it was found."""
+def place(url: str, purpose: str = "bench") -> Iterator[Place]:
+    """Find a place beside a store; it is left as it was found. What is made there bears the name of its purpose."""
     match url.partition("://")[0]:
         case "sqlite":
-            with _beside_file(url) as folder:
+            with _beside_file(url, purpose) as folder:
                 yield Folder(folder)
         case "postgresql" | "postgres":
-            with _in_database(url) as database:
+            with _in_database(url, purpose) as database:
                 yield database
         case _:
             open_store(url).close()  # refuses what it does not know
@@ -123,8 +124,9 @@ class Database:
 
     engine, shared = "postgresql", True
 
-    def __init__(self, url: str, conninfo: str) -> None:
+    def __init__(self, url: str, conninfo: str, purpose: str) -> None:
         self._url = url
+        self._purpose = purpose
         self.conninfo: str | None = conninfo
         self._at = conninfo
 
@@ -133,10 +135,10 @@ class Database:
         """Give the URL of a new schema, made by the store itself."""
         from holdfast.bench import server
 
-        name = server.new_schema()
+        name = server.new_schema(self._purpose)
         parts = urlsplit(self._url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        options |= {"schema": name, "application_name": server.APPLICATION}
+        options |= {"schema": name, "application_name": f"holdfast_{self._purpose}"}
         try:
             yield urlunsplit(parts._replace(query=urlencode(options)))
         finally:
@@ -165,12 +167,12 @@ class Database:
 
 
 @contextmanager
-def _beside_file(url: str) -> Iterator[Path]:
+def _beside_file(url: str, purpose: str) -> Iterator[Path]:
     from holdfast.stores.sqlite.connection import path_of
 
     folder = path_of(url).resolve().parent
     try:
-        made = TemporaryDirectory(prefix="holdfast-bench-", dir=folder, ignore_cleanup_errors=True)
+        made = TemporaryDirectory(prefix=f"holdfast-{purpose}-", dir=folder, ignore_cleanup_errors=True)
     except OSError as error:
         msg = f"Nothing can be written beside {path_of(url)}: {(error.strerror or str(error)).lower()}."
         raise StoreUnusable(msg) from error
@@ -179,7 +181,7 @@ def _beside_file(url: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _in_database(url: str) -> Iterator[Database]:
+def _in_database(url: str, purpose: str) -> Iterator[Database]:
     try:
         import psycopg
         from psycopg.conninfo import make_conninfo
@@ -190,10 +192,10 @@ def _in_database(url: str) -> Iterator[Database]:
         msg = f"PostgreSQL needs {error.name}; install it with: pip install 'holdfast[postgres]'"
         raise BadInput(msg) from error
     where = address.parse(url)
-    conninfo = make_conninfo(where.conninfo, application_name=f"{server.APPLICATION}_driver")
+    conninfo = make_conninfo(where.conninfo, application_name=f"holdfast_{purpose}_driver")
     try:
         with server.schema(conninfo):  # says at once whether we may
             pass
-        yield Database(url, conninfo)
+        yield Database(url, conninfo, purpose)
     except psycopg.Error as error:
         raise trouble.translate(error, where, sent=False) from error

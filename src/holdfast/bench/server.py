@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-PREFIX = "holdfast_bench_"
+PREFIXES = ("holdfast_bench_", "holdfast_chaos_")
 APPLICATION = "holdfast_bench"
 """What our processes under test are called, so that the server can tell when they are gone."""
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size")
@@ -27,9 +27,9 @@ class Usage(NamedTuple):
     wal: int
 
 
-def new_schema() -> str:
+def new_schema(purpose: str = "bench") -> str:
     """Make up a schema's name that nobody has."""
-    return f"{PREFIX}{token_hex(6)}"
+    return f"holdfast_{purpose}_{token_hex(6)}"
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def schema(conninfo: str) -> Iterator[str]:
 
 def drop(conninfo: str, name: str) -> None:
     """Drop a schema that was made here."""
-    assert name.startswith(PREFIX), name
+    assert name.startswith(PREFIXES), name
     with psycopg.connect(conninfo, autocommit=True) as db:
         db.execute("SET client_min_messages = warning")
         db.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))

@@ -9,6 +9,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.backup import backup
 from holdfast.cli.bench import bench
+from holdfast.cli.chaos import chaos
 from holdfast.cli.check import check
 from holdfast.cli.copy import copy
 from holdfast.cli.credits import credits as accounts
@@ -58,6 +59,7 @@ for command in (
     backup,
     copy,
     bench,
+    chaos,
 ):
     program.add_command(command)
 

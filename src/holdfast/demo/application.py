@@ -23,7 +23,7 @@ LEASE = 3.0
 UPKEEP = 0.5
 
 
-def application(url: str, ledger: Ledger) -> Holdfast:
+def application(url: str | None, ledger: Ledger) -> Holdfast:
     """Make the application; workers and servers make the same one."""
     app = Holdfast(url, lease=LEASE, upkeep=UPKEEP, grace=2)
 

@@ -1,9 +1,10 @@
-"""The demo's worker processes: started, watched, killed, replaced, and all gone at the end.
+"""Worker processes that are made to suffer: started, watched, killed, replaced, and all gone at the end.
 
 Only processes started here are ever touched.
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ class Worker:
     name: str
     process: subprocess.Popen[bytes]
     killed_at: Micros | None = None
-    """When the demo killed it, if it did."""
+    """When it was killed by us, if it was."""
 
     @property
     def number(self) -> str:
@@ -34,26 +35,36 @@ class Worker:
 
 
 class Crew:
-    """Starts workers on one store; their complaints go to a file in the demo's folder."""
+    """Starts workers on one store: `python -m MODULE LEDGER NAME`, with the store's address in the environment, where
+    no list of processes shows its password. Their complaints go to files in a folder.
+    """
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
+    def __init__(self, url: str, folder: Path, module: str = "holdfast.demo.worker", most: int = _MOST_STARTS) -> None:
+        self._environment = {**os.environ, "HOLDFAST_URL": url}
         self._folder = folder
+        self._module = module
+        self._most = most
         self._clock = SystemClock()
         self._started = 0
         self.alive: list[Worker] = []
 
     def start(self) -> Worker | None:
         """Start one more worker; None if too many have been started already."""
-        if self._started >= _MOST_STARTS:
+        if self._started >= self._most:
             return None
         self._started += 1
         name = f"worker-{self._started}"
-        command = [sys.executable, "-m", "holdfast.demo.worker", self._url, str(self._folder / "ledger"), name]
+        command = [sys.executable, "-m", self._module, str(self._folder / "ledger"), name]
         with self._complaints(name).open("wb") as complaints:
-            # A session of its own: Ctrl-C is for the demo, which then ends its workers itself.
+            # A process group of its own: Ctrl-C is for us, who then end the workers ourselves. But the same session:
+            # a worker that lies frozen when we are killed is then ended by the system, for it cannot do so itself.
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints, start_new_session=True
+                command,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                process_group=0,
             )
         worker = Worker(name, process)
         self.alive.append(worker)

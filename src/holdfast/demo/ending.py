@@ -1,4 +1,4 @@
-"""How the demo ends when it does not end by itself: nothing is left behind then either."""
+"""How a run ends that does not end by itself: nothing is left behind then either."""
 
 import contextlib
 import os
@@ -15,18 +15,19 @@ LAST_RESORT = 38.0
 
 
 @contextlib.contextmanager
-def last_resort(crew: Crew, folder: Path) -> Iterator[None]:
-    """End the whole process if the demo hangs, workers and folder included."""
+def last_resort(crew: Crew, folder: Path, what: str = "demo", seconds: float | None = None) -> Iterator[None]:
+    """End the whole process if it hangs, workers and folder included."""
+    patience = LAST_RESORT if seconds is None else seconds
 
     def give_up() -> None:
-        sys.stderr.write(f"\nThe demo did not end within {LAST_RESORT:.0f} seconds; a promise is broken.\n")
+        sys.stderr.write(f"\nThe {what} did not end within {patience:.0f} seconds; a promise is broken.\n")
         sys.stderr.flush()
         for worker in crew.alive:
             worker.process.kill()
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
-    timer = threading.Timer(LAST_RESORT, give_up)
+    timer = threading.Timer(patience, give_up)
     timer.daemon = True
     timer.start()
     try:

@@ -35,13 +35,29 @@ class Entry(NamedTuple):
     """Whether the next job was there already."""
 
 
+class Pen:
+    """Writes whole lines: a time, and what there is to say."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._clock = SystemClock()
+
+    def write(self, *values: object) -> None:
+        """Write one line, with a single write."""
+        os.write(self._file, json.dumps([self._clock.now(), *values]).encode() + b"\n")
+
+
+def lines(path: Path) -> list[list[Any]]:
+    """Read every line, oldest first."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 class Ledger:
-    """One worker process's pen."""
+    """One worker process's own pen."""
 
     def __init__(self, path: Path, worker: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._pen = Pen(path)
         self._worker = worker
-        self._clock = SystemClock()
 
     @contextmanager
     def run(self, ctx: Context) -> Iterator[str]:
@@ -60,10 +76,9 @@ class Ledger:
         self._write("fatal", ctx)
 
     def _write(self, word: Word, ctx: Context, note: str = "", sent: str = "", *, duplicate: bool = False) -> None:
-        entry = Entry(self._clock.now(), word, str(ctx.job_id), ctx.attempt, self._worker, note, sent, duplicate)
-        os.write(self._file, json.dumps(entry).encode() + b"\n")
+        self._pen.write(word, str(ctx.job_id), ctx.attempt, self._worker, note, sent, duplicate)
 
 
 def read(path: Path) -> list[Entry]:
     """Read the whole ledger, oldest line first."""
-    return [Entry(*json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    return [Entry(*line) for line in lines(path)]

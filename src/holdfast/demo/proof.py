@@ -7,38 +7,15 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
 
 from holdfast.demo.evidence import Evidence
 from holdfast.demo.plan import Fate
+from holdfast.demo.verdict import Verdict, books_balance, finished_is_final, one_worker_at_a_time
 from holdfast.domain import retry
 from holdfast.domain.job import TERMINAL, AttemptRecord, Cause, JobRecord, State
 from holdfast.domain.moments import SECOND
 
-_SHOWN = 2
 _RETURNED = frozenset({"release", "snooze", "reap"})
-
-
-class Verdict(NamedTuple):
-    """One line of the table. `wrong` names what speaks against the promise; the promise holds if that is nothing."""
-
-    promise: str
-    claim: str
-    shown: str
-    wrong: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether the promise was kept."""
-        return not self.wrong
-
-    @property
-    def text(self) -> str:
-        """What was seen; of a broken promise, the first things that are wrong."""
-        if not self.wrong:
-            return self.shown
-        more = len(self.wrong) - _SHOWN
-        return "; ".join(self.wrong[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def prove(evidence: Evidence) -> list[Verdict]:
@@ -87,22 +64,6 @@ def one_job_per_key(seen: Evidence) -> Verdict:
     return Verdict("S6", "one job per key", f"{len(twice)} keys offered twice, each let through once", tuple(wrong))
 
 
-def one_worker_at_a_time(seen: Evidence) -> Verdict:
-    wrong: list[str] = []
-    leases = 0
-    for job in seen.records:
-        history = seen.attempts.get(job.id, ())
-        leases += len(history)
-        if [attempt.token for attempt in history] != list(range(1, job.token + 1)):
-            wrong.append(f"{job.key} has a gap in its leases")
-        wrong += [
-            f"{job.key} was held by {before.owner} and {after.owner} at once"
-            for before, after in pairwise(history)
-            if (after.claimed_at or 0) < (before.ended_at or 0)
-        ]
-    return Verdict("S8", "one worker at a time", f"{leases} leases, no two of one job overlap", tuple(wrong))
-
-
 def settled_once(seen: Evidence) -> Verdict:
     wrong: list[str] = []
     receipts: dict[str, dict[str, int]] = {}
@@ -121,13 +82,6 @@ def settled_once(seen: Evidence) -> Verdict:
     again = sum(map(len, receipts.values())) - results
     more = f", {again} lost run{'s' * (again > 1)} redone" if again else ""
     return Verdict("S9", "none settled twice", f"{results} results recorded once{more}", tuple(wrong))
-
-
-def finished_is_final(seen: Evidence) -> Verdict:
-    now = {job.id: job for job in seen.records}
-    wrong = [f"{job.key} changed after it was {job.state}" for job in seen.finals.values() if now.get(job.id) != job]
-    wrong += [] if seen.finals else ["no job was seen to finish"]
-    return Verdict("S15", "finished is final", f"{len(seen.finals)} finished, not a byte changed since", tuple(wrong))
 
 
 def never_early(seen: Evidence) -> Verdict:
@@ -239,11 +193,6 @@ def poison_contained(seen: Evidence) -> Verdict:
     wrong += [f"{job.key} was not stopped" for job in poisons if job.cause != Cause.CRASHED]
     wrong += [] if poisons else ["the poison document was not there"]
     return Verdict("L5", "poison contained", f"dead after killing {sum(kills.values())} workers, alone", tuple(wrong))
-
-
-def books_balance(seen: Evidence) -> Verdict:
-    wrong = tuple(f"{finding.promise}: {finding.text}" for finding in seen.findings)
-    return Verdict("S36", "the books balance", f"file, counters, keys and {len(seen.records)} histories agree", wrong)
 
 
 CHECKS: tuple[Callable[[Evidence], Verdict], ...] = (

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.demo.proof import Verdict
+from holdfast.demo.verdict import Verdict
 from holdfast.domain.job import State
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -13,8 +13,8 @@ from rich.console import Console
 from holdfast.demo import plan, proof
 from holdfast.demo.ending import last_resort
 from holdfast.demo.play import WORKERS, Demo
-from holdfast.demo.proof import Verdict
 from holdfast.demo.screen import Screen, proof_table
+from holdfast.demo.verdict import Verdict
 from holdfast.demo.window import window
 from holdfast.runtime.signals import ends_on_signals
 

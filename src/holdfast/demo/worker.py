@@ -1,4 +1,4 @@
-"""One worker process of the demo: `python -m holdfast.demo.worker URL LEDGER NAME`."""
+"""One worker process of the demo: `python -m holdfast.demo.worker LEDGER NAME`, with the store in `HOLDFAST_URL`."""
 
 import os
 import sys
@@ -11,16 +11,22 @@ from holdfast.demo.ledger import Ledger
 SLOTS = 4
 
 
-def main(url: str, path: str, name: str) -> None:
+def main(path: str, name: str) -> None:
     """Work until told to stop, or until the demo is gone."""
-    threading.Thread(target=_leave_with_the_demo, daemon=True).start()
-    application(url, Ledger(Path(path), name)).service(concurrency=SLOTS, worker_id=name).run()
+    leave_with_the_parent()
+    application(None, Ledger(Path(path), name)).service(concurrency=SLOTS, worker_id=name).run()
 
 
-def _leave_with_the_demo() -> None:
-    """The demo holds the other end of stdin and never writes: the end of it means that the demo is gone."""
-    os.read(0, 1)
-    os._exit(0)
+def leave_with_the_parent() -> None:
+    """End this process with the one that started it: that one holds the other end of stdin and never writes, so the
+    end of it means that it is gone.
+    """
+
+    def leave() -> None:
+        os.read(0, 1)
+        os._exit(0)
+
+    threading.Thread(target=leave, daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -31,17 +31,21 @@ _PAGE = 500
 
 
 def find(db: Connection, schema: str, query: Query) -> list[JobRecord]:
-    """List jobs by a filter, newest first: each place gives its newest, and the newest of all are kept."""
+    """List jobs by a filter, newest first: each place gives its newest, and the newest of all are kept.
+
+    All places are asked by one statement, which sees one moment: a job that moves meanwhile would be missed in both its
+    places, or found in both.
+    """
     if query.parent is not None:
         return _children(db, schema, query)
     wanted = {name: value for name, value in query._asdict().items() if value is not None}
     if query.state is not None:
         wanted["state"] = query.state.value
-    found: list[JobRecord] = []
     asked = tuple(text for name, text in _FILTERS.items() if name in wanted)
-    for place in sql.PLACES if query.state is None else (rows.place_of(query.state),):
-        statement = sql.find(schema, place, tuple(_standing(query, place)), asked)
-        found += map(rows.record, db.execute(statement, wanted))
+    places = sql.PLACES if query.state is None else (rows.place_of(query.state),)
+    parts = (sql.find(schema, place, tuple(_standing(query, place)), asked) for place in places)
+    statement = "\nUNION ALL\n".join(f"({part})" for part in parts)
+    found = map(rows.record, db.execute(statement, wanted))
     return sorted(found, key=lambda job: job.id, reverse=True)[: query.limit]
 
 
