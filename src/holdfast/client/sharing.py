@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar, cast
 
+from holdfast.port.shelter import SHELTER
+
 Asked = TypeVar("Asked")
 Got = TypeVar("Got")
 _MOST = 500
@@ -63,6 +65,10 @@ class Sharing(ABC, Generic[Asked, Got]):
 
     def share(self, asked: Asked) -> Got:
         """Write this, sharing the commit with whoever else is waiting."""
+        with SHELTER:
+            return self._share(asked)
+
+    def _share(self, asked: Asked) -> Got:
         if self._turn.acquire(blocking=False):
             return self._write_own(asked)
         ticket: Ticket[Asked, Got] = Ticket(asked, None)

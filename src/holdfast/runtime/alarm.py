@@ -3,13 +3,13 @@
 A function that blocks in C does not see it before it comes back.
 """
 
-import ctypes
 import threading
 from types import TracebackType
 from typing import Self
 
 from holdfast.domain.errors import StepTimeout
 from holdfast.domain.moments import SECOND, Micros
+from holdfast.port.shelter import SHELTER
 
 
 class Alarm:
@@ -22,7 +22,7 @@ class Alarm:
         self._rung = False
 
     def __enter__(self) -> Self:
-        self._thread = ctypes.c_ulong(threading.get_ident())
+        self._thread = threading.get_ident()
         self._timer = threading.Timer(self._seconds, self._ring)
         self._timer.daemon = True
         self._timer.start()
@@ -38,11 +38,11 @@ class Alarm:
         except StepTimeout:  # it came while the step was ending
             self._over = True
         if self._rung and not isinstance(error, StepTimeout):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
+            SHELTER.spare(self._thread)
             raise StepTimeout from error
 
     def _ring(self) -> None:
         with self._lock:
             if not self._over:
                 self._rung = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(StepTimeout))
+                SHELTER.stop(self._thread, StepTimeout)

@@ -4,7 +4,6 @@ The thread is started with the attempt and does nothing until the first heartbea
 """
 
 import asyncio
-import ctypes
 import math
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from holdfast.domain.errors import StoreError
 from holdfast.domain.moments import SECOND
 from holdfast.domain.move import Answer
 from holdfast.port.clock import Clock
+from holdfast.port.shelter import SHELTER
 from holdfast.port.store import Beat, Store
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.crew import FENCE
@@ -119,5 +119,4 @@ class Keeper:
             if isinstance(runner, asyncio.Task):
                 runner.get_loop().call_soon_threadsafe(runner.cancel)
             elif isinstance(runner, int):
-                stop = ctypes.py_object(AttemptStopped)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(runner), stop)
+                SHELTER.stop(runner, AttemptStopped)

@@ -7,12 +7,12 @@ ending. A thread can be asked to stop its handler (`interrupt`): Python raises `
 bytecode, which a handler blocked in C does not see.
 """
 
-import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from holdfast.client.context import AttemptStopped
+from holdfast.port.shelter import SHELTER
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.desk import Desk
 
@@ -64,8 +64,7 @@ class ThreadLanes:
         """Raise `AttemptStopped` in the thread that runs this attempt."""
         with self._lock:
             if isinstance(attempt.runner, int):
-                stop = ctypes.py_object(AttemptStopped)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(attempt.runner), stop)
+                SHELTER.stop(attempt.runner, AttemptStopped)
 
     def replace(self) -> None:
         """Make up for a thread whose handler does not stop."""
@@ -167,7 +166,7 @@ class ThreadLanes:
                         attempt.runner = None
                         self._most -= attempt.abandoned
                         if attempt.stopping:
-                            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
+                            SHELTER.spare(me)
             except AttemptStopped:
                 continue
 

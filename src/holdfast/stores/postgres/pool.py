@@ -15,6 +15,7 @@ from psycopg.pq import ConnStatus
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.port.shelter import SHELTER
 from holdfast.stores.postgres.address import SETTINGS, Address
 from holdfast.stores.postgres.trouble import AGAIN, broken, translate
 
@@ -68,6 +69,10 @@ class Pool:
 
         What is done `apart` has a connection of its own, and waits for nobody: a heartbeat must not.
         """
+        with SHELTER:
+            return self._run(work, writes=writes, snapshot=snapshot, apart=apart)
+
+    def _run(self, work: Callable[[Connection], T], *, writes: bool, snapshot: bool, apart: bool) -> T:
         failure: psycopg.Error | None = None
         unknown = False
         for attempt in range(_TRIES):

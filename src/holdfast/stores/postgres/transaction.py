@@ -13,6 +13,7 @@ import psycopg
 from holdfast.domain.errors import BadInput
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Move
+from holdfast.port.shelter import SHELTER
 from holdfast.stores.postgres.carrying import Steps, settle
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.settlement import Settlement, completable, completing, completion
@@ -38,9 +39,10 @@ class HandlerTransaction:
 
     def __enter__(self) -> Connection:
         if self._db is None:
-            self._db = self._pool.borrow()
-            self._block = self._db.transaction()
-            self._block.__enter__()
+            with SHELTER:
+                self._db = self._pool.borrow()
+                self._block = self._db.transaction()
+                self._block.__enter__()
         return self._db
 
     def __exit__(self, *error: object) -> None:
