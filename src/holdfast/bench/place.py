@@ -154,7 +154,7 @@ class Database:
         """Read the server's counters."""
         from holdfast.bench import server
 
-        server.wait_for_quiet(self._at, application=server.APPLICATION)
+        server.wait_for_quiet(self._at, application=f"holdfast_{self._purpose}")
         return server.usage(self._at)
 
     def settings(self) -> dict[str, Any]:

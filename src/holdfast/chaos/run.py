@@ -68,8 +68,15 @@ class Run:
         self._strays: list[str] = []
         self._backwards: list[str] = []
         self._missed: list[str] = []
+        self._stopped = False
         self._began = time.monotonic()
         self._end = self._began + deadline(orders)
+
+    def stop(self) -> None:
+        """End the run at the next look, and not in the middle of anything: a worker that is just being started would
+        be left behind.
+        """
+        self._stopped = True
 
     def play(self) -> None:
         """Enqueue, strike and watch until everything is finished, or the time is over."""
@@ -156,6 +163,8 @@ class Run:
             time.sleep(_TICK)
 
     def _look(self) -> None:
+        if self._stopped:
+            raise KeyboardInterrupt
         before = self._watch.records
         self._watch.look()
         for job in self._watch.records.values():

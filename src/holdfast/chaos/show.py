@@ -20,7 +20,7 @@ from holdfast.chaos.run import Run, deadline
 from holdfast.demo.ending import last_resort
 from holdfast.demo.screen import proof_table
 from holdfast.demo.verdict import Verdict
-from holdfast.runtime.signals import ends_on_signals
+from holdfast.runtime.signals import ends_on_signals, stopping_by_signal
 
 Outcome = Literal["holds", "broken", "void"]
 _STOPPING = 60.0
@@ -73,11 +73,14 @@ def played(url: str | None, orders: Orders, line: Line) -> tuple[History, float]
         if url is None:
             own = f"sqlite:///{quote(str(folder))}/jobs.db"
         else:
-            own = stack.enter_context(stack.enter_context(place(url, "chaos")).fresh())
+            where = stack.enter_context(place(url, "chaos"))
+            own = stack.enter_context(where.fresh())
+            # What a worker had just asked of the server when it was killed is to be over before the schema is dropped.
+            stack.callback(where.usage)
         run = Run(own, folder, orders, plan.make(orders), line)
         stack.callback(run.close)
         stack.enter_context(last_resort(run.crew, folder, "chaos run", deadline(orders) + _STOPPING))
-        with line.open():
+        with line.open(), stopping_by_signal(run.stop):
             run.play()
         return run.history(), run.seconds
 
