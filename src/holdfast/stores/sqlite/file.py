@@ -7,13 +7,13 @@ not cross a fork, so a forked child opens the file anew at its first use.
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 import apsw
 
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.port.shelter import SHELTER
 from holdfast.stores.sqlite.connection import connect, translate
 from holdfast.stores.sqlite.guests import OwnConnection
 
@@ -71,45 +71,28 @@ class Turn:
     __slots__ = ("_begin", "_db", "_file", "lock")
 
     def __init__(self, file: OpenFile, db: apsw.Connection, begin: str) -> None:
-        self.lock = threading.RLock()  # because it knows who holds it
+        self.lock = threading.Lock()
         self._file = file
         self._db = db
         self._begin = begin
 
     def __enter__(self) -> OwnConnection:
+        SHELTER.__enter__()
+        self.lock.acquire()
         try:
-            self.lock.acquire()
             self._file.check_open()
             self._db.execute(self._begin)
         except BaseException as error:
-            # A handler that is told to stop while it waits for the lock hears of it once it has the lock.
-            if self._is_ours():
-                with suppress(apsw.ConnectionClosedError):
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
-                self.lock.release()
+            self.lock.release()
+            SHELTER.__exit__(None, None, None)
             if isinstance(error, apsw.Error):
                 raise translate(error, self._file.path) from error
             raise
         return self._db
 
-    @property
-    def busy(self) -> bool:
-        """Whether a transaction is under way."""
-        if self._is_ours():
-            return True
-        if not self.lock.acquire(blocking=False):
-            return True
-        self.lock.release()
-        return False
-
-    def _is_ours(self) -> bool:
-        """Tell whether this thread holds the lock."""
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - as `threading.Condition` does
-
     def at_once(self, statements: str, parameters: Sequence[object]) -> None:
         """Run a statement that is a transaction of its own; `apsw.ConstraintError` is raised as it is."""
-        with self.lock:
+        with SHELTER, self.lock:
             self._file.check_open()
             try:
                 self._db.execute(statements, parameters)
@@ -133,5 +116,6 @@ class Turn:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self.lock.release()
+            SHELTER.__exit__(None, None, None)
         if isinstance(error, apsw.Error):
             raise translate(error, self._file.path) from error

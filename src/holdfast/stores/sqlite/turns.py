@@ -102,7 +102,7 @@ class Turns:
         """
         if not self._fresh:
             return None
-        if time.monotonic() - self._looked > _STALE and not read.busy:
+        if time.monotonic() - self._looked > _STALE and not read.lock.locked():
             with read as db:
                 if db.execute(SQL["stamp"]).get != self._stamp:
                     self._fresh = False
