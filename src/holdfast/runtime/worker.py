@@ -343,6 +343,9 @@ class Worker:
         return self._clock.monotonic() - self._idle_since > patience or not self._others_run()
 
     def _others_run(self) -> bool:
+        """Tell whether jobs run here; where numbers are not exact, and cost something, nobody is waited for."""
+        if not self._store.capabilities.exact_counts:
+            return False
         try:
             counts = self._store.counts()
         except StoreError as error:
