@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -42,14 +42,12 @@ from holdfast.domain.move import Answer
 from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import Inserted, InsertGroup, Store
-from holdfast.runtime.delivery import Delivery
-from holdfast.runtime.executor import Executor
-from holdfast.runtime.relay import Relay
-from holdfast.runtime.service import Service, worker_id
-from holdfast.runtime.stage import Hands
 from holdfast.runtime.telemetry.choice import Telemetry
-from holdfast.runtime.upkeep import Upkeep
 from holdfast.stores import open_store
+
+if TYPE_CHECKING:
+    from holdfast.runtime.delivery import Delivery
+    from holdfast.runtime.service import Service
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
@@ -376,8 +374,10 @@ class Holdfast(Operator):
         queues: Sequence[str] | Mapping[str, int | None] | None = None,
         concurrency: int | None = None,
         worker_id: str | None = None,
-    ) -> Service:
+    ) -> "Service":
         """Make a worker that can be run and stopped; `run_worker` is the short way."""
+        from holdfast.runtime.service import Service
+
         slots = DEFAULT_CONCURRENCY if concurrency is None else concurrency
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
             msg = f"concurrency is a whole number of 1 or more, not {concurrency!r}."
@@ -415,13 +415,20 @@ class Holdfast(Operator):
         """Process one delivery: "claimed", "already-claimed" or "no-op-terminal"."""
         return self.delivery().process(dialects.read_envelope(envelope))
 
-    def delivery(self, *, within: float = math.inf) -> Delivery:
+    def delivery(self, *, within: float = math.inf) -> "Delivery":
         """Make what processes deliveries; a handler that still runs after `within` seconds gives its job back."""
+        from holdfast.runtime.delivery import Delivery
+        from holdfast.runtime.executor import Executor
+        from holdfast.runtime.service import worker_id
+        from holdfast.runtime.stage import Hands
+
+        watch, ids, draw = self.telemetry.watch, self._inserting().take, random.random
+        hands = Hands(self.store, self.registry, self.settings, draw, ids, watch=watch)
         return Delivery(
             self.store,
             self.registry,
             self.settings,
-            Executor(self.settings, random.random, self.store.transaction, self._hands(), self.telemetry.watch),
+            Executor(self.settings, draw, self.store.transaction, hands, watch),
             self._clock,
             worker_id(),
             lambda: secrets.token_hex(8),
@@ -434,19 +441,11 @@ class Holdfast(Operator):
 
         For places where no worker stays up.
         """
-        store, owner = self.store, worker_id()
-        settings = replace(self.settings, events=self._public)
-        upkeep = Upkeep(store, settings, owner, self._inserting().insert, self.schedules.declared)
-        upkeep.round()
-        upkeep.resign()
-        relay = Relay(store, self.sinks, owner, self._clock)
-        relay.start()
-        relay.flush(within)
-        relay.stop(within)
+        from holdfast.runtime.sweeping import sweep
 
-    def _hands(self) -> Hands:
-        ids, watch = self._inserting().take, self.telemetry.watch
-        return Hands(self.store, self.registry, self.settings, random.random, ids, watch=watch)
+        settings, insert = replace(self.settings, events=self._public), self._inserting().insert
+        declared, sinks, clock = self.schedules.declared, self.sinks, self._clock
+        sweep(self.store, settings, insert, declared, sinks=sinks, clock=clock, within=within)
 
     @property
     def store(self) -> Store:

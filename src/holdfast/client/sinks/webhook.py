@@ -9,7 +9,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from http.client import HTTPException, HTTPResponse
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -71,6 +70,8 @@ class Webhook:
 
     def deliver(self, told: list[Told]) -> None:
         """Send the events; anything but 2xx, and any trouble on the way, means that they were not delivered."""
+        from http.client import HTTPException
+
         body = to_json({"events": told})
         try:
             with self._connected() as link:
@@ -127,6 +128,10 @@ class Webhook:
             raise
 
 
+class _TooLongError(ValueError):
+    """An answer went on after all that we read."""
+
+
 class _Reading(io.RawIOBase):
     """The answer's bytes: no more than we want, and none after the time is over."""
 
@@ -140,8 +145,7 @@ class _Reading(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._room:
-            msg = "the answer is too long"
-            raise HTTPException(msg)
+            raise _TooLongError
         self._link.settimeout(_left(self._until))
         taken = self._link.recv_into(buffer, min(len(buffer), self._room))
         self._room -= taken
@@ -160,6 +164,8 @@ def _send(link: socket.socket, content: bytes, until: float) -> None:
 
 
 def _status(link: socket.socket, until: float) -> int:
+    from http.client import HTTPResponse
+
     answer = HTTPResponse(cast("socket.socket", _Reading(link, until)), method="POST")
     try:
         answer.begin()
