@@ -6,6 +6,7 @@ LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
 ENTRIES = "stores/sqlite/migrations/0006_entries.sql"
+TRIPS = "stores/sqlite/migrations/0007_trips.sql"
 SQLITE = "stores/sqlite/store.py"
 CLAIMING = "stores/sqlite/claiming.py"
 TURNS = "stores/sqlite/turns.py"
@@ -54,10 +55,9 @@ MUTANTS = (
     Mutant(
         "complete is not fenced by the token in SQL",
         "S9",
-        STATEMENTS,
-        "job.token = ?3 AND job.lease_id = ?4",
-        "coalesce(?3, ?4) IS NOT NULL",
-        "complete",
+        TRIPS,
+        " AND job.token = NEW.token AND job.lease_id = NEW.lease_id",
+        "",
     ),
     Mutant(
         "heartbeat is not fenced by the token in SQL",
@@ -98,10 +98,9 @@ MUTANTS = (
     Mutant(
         "attempts are not counted at claim in SQL",
         "S18",
-        STATEMENTS,
-        "attempt = attempt + 1, token = token + 1",
+        TRIPS,
+        "attempt = attempt + 1,\n    token = token + 1",
         "token = token + 1",
-        "claim",
     ),
     Mutant(
         "the crash-loop cap is ignored",

@@ -44,6 +44,7 @@ _REAPED = 1.0
 """Seconds in which what somebody who is gone held is certainly taken back, once its lease and a round are over."""
 _LINGER = 0.0005
 _MOST_LINGERS = 40
+_ENOUGH = 0.75
 _TROUBLE = 0.5
 
 Queues = Mapping[str, int | None]
@@ -104,7 +105,6 @@ class Worker:
         self._hands = threading.Lock()
         """Held by a trip while it takes or brings, never while it is under way."""
         self._busy = threading.Event()
-        self._enough = 1 - 0.5 / trips
         self._nudge = threading.Event()
         self._draining = False
         self._idle_since: float | None = None
@@ -193,9 +193,13 @@ class Worker:
             self._nudge.wait(_LINGER)
 
     def _room(self) -> int:
-        """How many jobs to ask for: none while most of what we would hold is in hand, or on its way."""
+        """How many jobs to ask for: none while most of what we would hold is in hand, or on its way; and never more
+        than half of it, so that there is something to run while the other half is fetched.
+        """
         hold, held = self._pace.hold, len(self.held) - len(self._finished) + self._asked
-        return 0 if held > max(hold * self._enough, self.concurrency - 1) else hold - held
+        if held > max(hold * _ENOUGH, self.concurrency - 1):
+            return 0
+        return min(hold - held, max(hold // 2, self.concurrency))
 
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""

@@ -1,16 +1,17 @@
 """Which jobs a claim takes: by one order where no rule holds, else by turns."""
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Collection
 from typing import NamedTuple
 
-from holdfast.domain.job import JobRecord, State
+from holdfast.domain.job import State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim
-from holdfast.stores.sqlite import rows, tally
 from holdfast.stores.sqlite.guests import OwnConnection
+from holdfast.stores.sqlite.settlement import Settlement
 from holdfast.stores.sqlite.sql import SQL
-from holdfast.stores.sqlite.tally import Deltas
+from holdfast.stores.sqlite.trips import Refused, Take
 from holdfast.stores.sqlite.turns import Turns
 
 
@@ -25,32 +26,62 @@ class Picked(NamedTuple):
     """What `claimed` will tell of them, if that is known already."""
 
 
-def claim(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> list[JobRecord]:
-    """Lease runnable jobs, best first, of queues that are not paused."""
-    seqs, picked, told = _pick(db, want, now, paused, turns)
-    if not picked:
-        return []
-    db.execute(SQL["claim"], (seqs, want.lease_id, want.owner, now, want.lease, turns.counts))
-    deltas: Deltas = defaultdict(int)
-    for (queue, state), jobs in picked.items():
-        deltas[queue, state] -= jobs
-        deltas[queue, State.RUNNING] += jobs
-    tally.change(db, deltas)
-    return rows.claimed(told or db.execute(SQL["claimed"], (seqs,)).get, want, now)
+NOBODY = Picked("[]", {})
 
 
-def _pick(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> Picked:
+def claim(
+    db: OwnConnection, want: Claim, now: Micros, turns: Turns, settlement: Settlement
+) -> tuple[str, Collection[str] | None]:
+    """Lease runnable jobs, best first, of queues that are not paused, and finish a settlement.
+
+    Give the jobs as `claimed` tells them, and the queues in which others may start (all, if None).
+    """
+    if (told := _take_again(db, want, now, turns, settlement)) is not None:
+        return told, ()
+    paused = turns.look(db)
+    ringing = turns.ended(db, settlement.ended()) if turns.rules else ()
+    picked = _pick(db, want, now, paused, turns=turns, settlement=settlement)
+    if not picked.jobs:
+        settlement.finish()
+        return "[]", ringing
+    for (queue, state), jobs in picked.jobs.items():
+        settlement.deltas[queue, state] -= jobs
+        settlement.deltas[queue, State.RUNNING] += jobs
+    lease = want.lease_id, want.owner, want.lease, turns.counts
+    settlement.finish(Take(picked.seqs, None, 0, 0, False, *lease))
+    return picked.told or db.execute(SQL["claimed"], (picked.seqs,)).get, ringing
+
+
+def _take_again(db: OwnConnection, want: Claim, now: Micros, turns: Turns, settlement: Settlement) -> str | None:
+    """Claim where the last claim found all that there was, if all is as it was: by one statement. Else give None."""
+    queue, stamp = turns.hunch()
+    if queue is None or want.id is not None or want.tenant is not None or want.full:
+        return None
+    most = want.limit if want.queues is None else min(want.limit, want.queues.get(queue, 0))
+    if most <= 0:
+        return None
+    only = want.queues is not None and len(want.queues) == 1
+    try:
+        settlement.finish(Take("[]", queue, most, stamp, only, want.lease_id, want.owner, want.lease, turns.counts))
+    except Refused:
+        return None
+    turns.confirm()
+    told: str = db.execute(SQL["claimed_just_now"], (now + want.lease, want.lease_id)).get
+    return told
+
+
+def _pick(
+    db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], *, turns: Turns, settlement: Settlement
+) -> Picked:
     """Choose the jobs to claim."""
     if want.id is not None:
+        settlement.finish()
         return _pick_one(db, (want.id, now, want.tenant), paused, turns)
-    if want.queues is None:
-        room = {queue: want.limit for (queue,) in db.execute(SQL["waiting_queues"]) if queue not in want.full}
-    else:
-        room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-    room = {queue: most for queue, most in room.items() if queue not in paused}
-    room = turns.open(db, room, now)
+    room = _room(db, want, now, paused, turns)
     if want.tenant is None and turns.plain(room):
+        turns.guess(room)
         return _pick_best(db, room, want.limit, now)
+    settlement.finish()  # whose turn it is depends on what runs
     if want.tenant is None and turns.simple(room):
         allowed, gates = turns.gated(db, room, now)
         best = _pick_best(db, allowed, want.limit, now)
@@ -60,6 +91,15 @@ def _pick(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], t
     counted = Counter((queue, state) for queue, _, state in chosen)
     picked = {(queue, State(state)): jobs for (queue, state), jobs in counted.items()}
     return Picked(json.dumps([seq for _, seq, _ in chosen]), picked)
+
+
+def _room(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> dict[str, int]:
+    """Say how many jobs of each queue are wanted."""
+    if want.queues is None:
+        room = {queue: want.limit for (queue,) in db.execute(SQL["waiting_queues"]) if queue not in want.full}
+    else:
+        room = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
+    return turns.open(db, {queue: most for queue, most in room.items() if queue not in paused}, now)
 
 
 def _pick_best(db: OwnConnection, room: dict[str, int], limit: int, now: Micros) -> Picked:
@@ -78,7 +118,7 @@ def _pick_one(db: OwnConnection, one: tuple[str, Micros, str | None], paused: fr
     """Choose one job by its id, if it is due now and of the tenant."""
     row = db.execute(SQL["pick_one"], one).fetchone()
     if row is None or row[1] in paused or not turns.admits(db, row[0], row[1], one[1]):
-        return Picked("[]", {})
+        return NOBODY
     return Picked(f"[{row[0]}]", {(row[1], State(row[2])): 1})
 
 

@@ -31,6 +31,7 @@ MIGRATIONS = (
     "0004_pages.sql",
     "0005_flow.sql",
     "0006_entries.sql",
+    "0007_trips.sql",
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 SAFE_SQLITE = 3_051_003

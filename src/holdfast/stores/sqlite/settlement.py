@@ -17,10 +17,11 @@ from holdfast.domain.errors import InsufficientCredits
 from holdfast.domain.job import CreditEntry, JobRecord, State
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Move, Verb
-from holdfast.stores.sqlite import books, insertion, rows
+from holdfast.stores.sqlite import books, insertion, rows, tally
 from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.tally import Deltas
+from holdfast.stores.sqlite.trips import NOTHING, Leases, Refused, Take, by_lease, trip
 
 _MAKES_CLAIMABLE = frozenset(
     {Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL, Verb.SIGNAL, Verb.POSTPONE, Verb.ARRIVE}
@@ -30,6 +31,11 @@ _STEP, _UNDOABLE, _EVENTS = (Move._fields.index(name) for name in ("step", "undo
 _LUGGAGE = tuple(Move._field_defaults[name] for name in Move._fields[_STEP:_EVENTS])
 """What a move carries, from its step to its events, when it carries nothing."""
 _COMPLETE = Verb.COMPLETE
+
+
+def _completes(moves: Sequence[Move]) -> list[Move]:
+    """Give the completions that carry no more than a result and events."""
+    return [move for move in moves if move.verb is _COMPLETE and move[_STEP:_EVENTS] == _LUGGAGE]
 
 
 def _is_bare_checkpoint(move: Move) -> bool:
@@ -63,14 +69,21 @@ class Settlement:
         self.deltas: Deltas = defaultdict(int)
         self.rung: set[str] = set()
         """The queues in which somebody may have something to do, once this is committed."""
+        self.pending: Leases = {}
+        """Completions that are still to be written."""
 
     def ended(self) -> list[str]:
         """Name the queues of which fewer jobs run than before."""
         return [queue for (queue, state), jobs in self.deltas.items() if state is State.RUNNING and jobs < 0]
 
-    def settle(self, moves: Sequence[Move]) -> list[Answer]:
-        """Write each move whose guard holds, those of one job in the order given."""
-        done = self._fold(moves)
+    def settle(self, moves: Sequence[Move], *, joint: bool = False) -> list[Answer]:
+        """Write each move whose guard holds, those of one job in the order given.
+
+        If there is nothing but completions, and a claim is to be written by the same statement, they are left in
+        `pending`, as good as written unless `finish` is refused.
+        """
+        done = self._pend(moves) if joint else set()
+        done = done or self._fold(moves)
         if len(done) == len(moves):
             answers = [Answer.OK] * len(moves)
             self._told = [move for move in moves if move.events]
@@ -80,17 +93,35 @@ class Settlement:
             books.tell(self._db, self._told, self._now)
         return answers
 
+    def finish(self, take: Take = NOTHING) -> None:
+        """Write what is pending, claim jobs, and count all that was written."""
+        if self.pending or take is not NOTHING:
+            trip(self._db, self._now, self.pending, self.deltas, take)
+        else:
+            tally.change(self._db, self.deltas)
+        self.pending = {}
+        self.deltas.clear()
+
     def _skip(self, move: Move) -> Answer:
         """Pass over a move that is written already; its events are told when its turn has come."""
         if move.events:
             self._told.append(move)
         return Answer.OK
 
+    def _pend(self, moves: Sequence[Move]) -> set[str]:
+        """Leave completions to be written with a claim, if there is nothing else; give the ids of the jobs."""
+        done = {move.id for move in moves}
+        if len(_completes(moves)) < len(moves) or len(done) < len(moves):
+            return set()
+        self.pending = by_lease(moves)
+        self._count(moves)
+        return done
+
     def _fold(self, moves: Sequence[Move]) -> set[str]:
         """Write by the batch what can be; give the ids of the jobs. Moves of one job must keep their order."""
         done: set[str] = set()
-        completes = [move for move in moves if move.verb is _COMPLETE and move[_STEP:_EVENTS] == _LUGGAGE]
-        if len(completes) < len(moves) and len({move.id for move in moves}) < len(moves):
+        completes = _completes(moves)
+        if len({move.id for move in moves}) < len(moves):
             return done
         if completes and self._complete(completes):
             done.update(move.id for move in completes)
@@ -102,21 +133,20 @@ class Settlement:
 
     def _complete(self, moves: list[Move]) -> bool:
         """Complete a whole batch, or nothing: one refused move sends the batch to be written move by move."""
-        leases: dict[tuple[Any, ...], dict[str, str | None]] = {}
-        for move in moves:
-            leases.setdefault((*move.guard, move.purge_after), {})[move.id] = move.result
-        done = 0
         self._db.execute("SAVEPOINT batch")
-        for (token, lease_id, purge_after), results in leases.items():
-            values = to_json(results).decode(), self._now, token, lease_id, purge_after
-            self._db.execute(SQL["complete"], values)
-            done += self._db.changes()
-        if not self._release(whole=done == len(moves)):
+        try:
+            trip(self._db, self._now, by_lease(moves), defaultdict(int))
+        except Refused:
+            self._db.execute("ROLLBACK TO batch; RELEASE batch")
             return False
+        self._db.execute("RELEASE batch")
+        self._count(moves)
+        return True
+
+    def _count(self, moves: Sequence[Move]) -> None:
         for queue, jobs in Counter([move.queue for move in moves]).items():
             self.deltas[queue, State.SUCCEEDED] += jobs
             self.deltas[queue, State.RUNNING] -= jobs
-        return True
 
     def _checkpoint(self, moves: list[Move]) -> bool:
         """Record a step of each of a whole batch of jobs, or nothing."""
@@ -125,10 +155,6 @@ class Settlement:
         except apsw.ConstraintError:
             return False
         return True
-
-    def _release(self, *, whole: bool) -> bool:
-        self._db.execute("RELEASE batch" if whole else "ROLLBACK TO batch; RELEASE batch")
-        return whole
 
     def _write(self, move: Move) -> Answer:
         """Write one move, with all that it carries."""

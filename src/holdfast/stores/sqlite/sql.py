@@ -10,7 +10,10 @@ _RAW = {name: text for file in _FILES for name, text in statements.load("holdfas
 def _written(text: str, shape: str = "") -> str:
     lane = _RAW[f"lane_{shape}"] if shape else ""
     group = f"'$[{Flow._fields.index('group')}]'"
-    return text.replace("{lane}", lane).replace("{group}", group).replace("{columns}", _RAW["columns"])
+    parts = {"lane": lane, "group": group, **{name: _RAW[name] for name in ("columns", "claimed_columns")}}
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text
 
 
 SQL = {name: _written(text) for name, text in _RAW.items() if "{lane}" not in text} | {

@@ -75,30 +75,24 @@ SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
 SELECT seq, queue, state FROM job
 WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2) AND tenant = coalesce(?3, tenant)
 
--- name: claim
--- A job keeps its lane if those that run are counted by lanes (?6); else there is an index less to write.
-UPDATE job SET state = 'running', ready = NULL, lane = CASE WHEN ?6 THEN lane END, version = version + 1, attempt = attempt + 1, token = token + 1,
-  lease_id = ?2, lease_owner = ?3, lease_expires_at = ?4 + ?5, claimed_at = ?4, begun_at = NULL,
-  started_at = coalesce(started_at, ?4), updated_at = ?4
-WHERE seq IN (SELECT value FROM json_each(?1)) AND ready IS NOT NULL
-
--- name: claimed
+-- name: claimed_columns
 -- Only what the claim itself did not set; `rows.claimed` fills in the rest.
-SELECT json_group_array(json_array(
+json_group_array(json_array(
   id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
   expires_at, steps_total, version, generation, attempt, crashes, available_at, token, started_at,
   failure_code, failure_message, failure_retryable, step_cursor, parent, code_version, json(flow)
-)) FROM (
-  SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key
-)
+))
 
--- name: complete
--- The common ending, for all jobs of one claim at once; ?1 is an object of results by job id.
-UPDATE job SET state = 'succeeded', version = version + 1, crashes = 0, lease_expires_at = NULL,
-  finished_at = ?2, updated_at = ?2, purge_at = ?2 + ?5, cause = NULL,
-  failure_code = NULL, failure_message = NULL, failure_retryable = NULL, result = done.value
-FROM json_each(?1) AS done
-WHERE job.id = done.key AND job.state = 'running' AND job.token = ?3 AND job.lease_id = ?4
+-- name: claimed
+SELECT {claimed_columns} FROM (SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key)
+
+-- name: claimed_just_now
+SELECT {claimed_columns} FROM (SELECT * FROM job WHERE lease_expires_at = ?1 AND lease_id = ?2 ORDER BY priority DESC, available_at, seq)
+
+-- name: trip
+-- The common ending, for all jobs of one lease at once, and the claim of others.
+INSERT INTO trips (results, number, token, lease_id, purge_after, counted, at, seqs, queue, most, stamp, only, next_lease_id, owner, lease, by_lane)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: write
 -- What the lifecycle decided for one job, guarded by the version it was decided on.

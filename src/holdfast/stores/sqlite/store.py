@@ -60,6 +60,7 @@ from holdfast.stores.sqlite.pages import list_pages, read_page, write_page
 from holdfast.stores.sqlite.settlement import Settlement, are_checkpoints, checkpoint
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.tally import Deltas
+from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
 
 _PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
@@ -151,22 +152,28 @@ class SqliteStore:
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
         """Commit and claim in one transaction: one wait for the disk."""
-        return self._exchange(moves, want)
+        try:
+            return self._exchange(moves, want, joint=True)
+        except Refused:
+            return self._exchange(moves, want)
 
-    def _exchange(self, moves: Sequence[Move], want: Claim | None) -> tuple[list[Answer], list[JobRecord]]:
+    def _exchange(
+        self, moves: Sequence[Move], want: Claim | None, *, joint: bool = False
+    ) -> tuple[list[Answer], list[JobRecord]]:
         ringing: Collection[str] | None = ()
+        told = "[]"
         with self._ruled() as db:
             now, turns = self.now(), self._turns
-            paused = turns.look(db) if want else frozenset()
             settlement = Settlement(db, now)
-            answers = settlement.settle(moves) if moves else []
-            tally.change(db, settlement.deltas)
-            if turns.rules if want else turns.refresh(db):
-                ringing = turns.ended(db, settlement.ended())
-            claimed = claim(db, want, now, paused, turns) if want else []
+            answers = settlement.settle(moves, joint=joint) if moves else []
+            if want is not None:
+                told, ringing = claim(db, want, now, turns, settlement)
+            else:
+                ringing = turns.ended(db, settlement.ended()) if turns.refresh(db) else ()
+                settlement.finish()
         if ringing is None or ringing or settlement.rung:
             self._bell.ring(None if ringing is None else {*settlement.rung, *ringing})
-        return answers, claimed
+        return answers, [] if want is None else rows.claimed(told, want, now)
 
     @contextmanager
     def _ruled(self) -> Iterator[OwnConnection]:

@@ -69,6 +69,8 @@ class Turns:
         """The stamp since which a queue has had nothing in lanes, or aside, that should not be there."""
         self._shut: dict[str, _Shut] = {}
         self._lanes: dict[str, int] = {}
+        self._guess: str | None = None
+        """The one queue that the last claim found jobs in."""
 
     def forget(self) -> None:
         """Ask everything again, from the next transaction on: one that is under way goes by what it knows."""
@@ -88,6 +90,18 @@ class Turns:
         if claims and laned != stamp:
             self._count_anew(db)
         return _paused(paused)
+
+    def guess(self, queues: Collection[str]) -> None:
+        """Learn where a claim has looked; no rule holds there."""
+        self._guess = next(iter(queues)) if len(queues) == 1 else None
+
+    def hunch(self) -> tuple[str | None, int]:
+        """Name the queue where the next claim may find all there is, and the stamp of the rules, if there are none."""
+        return self._guess if self._fresh and not self.rules else None, self._stamp
+
+    def confirm(self) -> None:
+        """Learn that the rules have not changed."""
+        self._looked = time.monotonic()
 
     def refresh(self, db: OwnConnection) -> Rules:
         """Give the rules in a write transaction that claims nothing: as they were a moment ago, at worst."""
