@@ -10,16 +10,16 @@ from holdfast.domain.gates import Standing
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
-from holdfast.port.store import Page, Query
+from holdfast.port.store import Page, Query, Store
 from holdfast.testing.lab import FLAKY, RETENTION, Lab
 
 
-def _rule(lab: Lab, queue: str = "default", **fields: object) -> None:
+def _rule(lab: Lab, queue: str = "default", *, by: Store | None = None, **fields: object) -> None:
     """Write a rule, whatever was there before."""
-    name = limits.page_name("queue", queue)
-    found = lab.store.page(limits.BOOK, name)
+    store, name = by or lab.store, limits.page_name("queue", queue)
+    found = store.page(limits.BOOK, name)
     body = limits.encoded(Kept(Rule(queue)._replace(**fields)))  # type: ignore[arg-type]
-    assert lab.store.write_page(Page(limits.BOOK, name, body), found and found.version)
+    assert store.write_page(Page(limits.BOOK, name, body), found and found.version)
 
 
 def _pause(lab: Lab, what: str, which: str) -> None:
@@ -276,6 +276,16 @@ def a_changed_rule_holds_from_the_next_claim_on(lab: Lab) -> None:
     _rule(lab, limits=(Limit(concurrency=7),))
     assert len(lab.claim(9)) == 1
     _rule(lab)
+    assert len(lab.claim(9)) == 2
+
+
+def a_rule_that_another_writes_holds_from_the_next_claim_on(lab: Lab) -> None:
+    lab.need("limits")
+    lab.jobs(9, tenant="a")
+    assert [len(lab.claim(1)) for _ in range(3)] == [1, 1, 1]
+    _rule(lab, by=lab.other, limits=(Limit(concurrency=4),))
+    assert len(lab.claim(9)) == 1
+    _rule(lab, by=lab.other, limits=(Limit("tenant", concurrency=6),))
     assert len(lab.claim(9)) == 2
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import MINUTE, SECOND
+from holdfast.domain.move import Answer
 from holdfast.port.store import Query, Store, WorkerRecord
-from holdfast.testing.lab import DELAY, RETENTION, Lab
+from holdfast.testing.lab import DELAY, FLAKY, RETENTION, Lab
 
 _PATIENCE = 30.0
 _TRIES = 20
@@ -105,6 +106,21 @@ def counts_equal_a_recount_after_every_kind_of_change(lab: Lab) -> None:
     _recounted(lab)
     assert lab.store.purge(1_000).jobs > 2
     _recounted(lab)
+    assert list(lab.store.check()) == []
+
+
+def counts_equal_a_recount_when_new_jobs_and_tried_ones_are_taken_together(lab: Lab) -> None:
+    lab.need("exact_counts")
+    lab.jobs(4)
+    lab.store.commit([lifecycle.fail(job, FLAKY, draw=0, retention=RETENTION) for job in lab.claim(4)])
+    lab.clock.advance(hours=1)
+    lab.jobs(8, priority=-1)
+    held: list[JobRecord] = []
+    for _ in range(6):
+        moves = [lifecycle.complete(job, None, RETENTION) for job in held]
+        answers, held = lab.store.exchange(moves, lab.want(2, queues={"default": 9}))
+        assert (answers, len(held)) == ([Answer.OK] * len(moves), 2)
+        _recounted(lab)
     assert list(lab.store.check()) == []
 
 
