@@ -37,9 +37,6 @@ SCHEMA_VERSION = len(MIGRATIONS)
 SAFE_SQLITE = 3_051_003
 _PATIENCE = 10.0
 """Seconds to wait for another process's write transaction."""
-_CHECKPOINT = 4_000
-"""Pages of the log after which they are carried into the file: a page that a claim and its completion both change is
-carried once, if the log is long enough to hold both."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0003, 0.003
 _NETWORK = re.compile(
     r"^(nfs\d?|cifs|smb\d?|smbfs|ncpfs|afs|9p|ceph|glusterfs|lustre|gfs2?|ocfs2|fuse\.(sshfs|s3fs|gcsfuse|glusterfs|rclone))$"
@@ -130,7 +127,6 @@ def _open(path: Path) -> apsw.Connection:
             ("mmap_size", 0),
             ("cache_size", -16384),
             ("journal_size_limit", 67_108_864),
-            ("wal_autocheckpoint", _CHECKPOINT),
         ):
             connection.pragma(name, value)
         migrate(connection)

@@ -30,6 +30,7 @@ class OwnConnection(Connection, Protocol):
     """Our own connection, which can also say what it changed."""
 
     def changes(self) -> int: ...
+    def wal_autocheckpoint(self, n: int, /) -> None: ...
 
 
 @contextmanager

@@ -64,6 +64,12 @@ from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
 
 _PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
+_MANY = 100
+_LONG_LOG = 4_000
+"""Pages of the log after which a busy worker carries them into the file: a page that a claim and its completion both
+change is carried once, if the log is long enough to hold both. Others keep to SQLite's 1,000, because a log that still
+grows costs a lone commit half as much again.
+"""
 
 
 class SqliteStore:
@@ -165,6 +171,8 @@ class SqliteStore:
         with self._ruled() as db:
             now, turns = self.now(), self._turns
             settlement = Settlement(db, now)
+            if len(moves) > _MANY:
+                db.wal_autocheckpoint(_LONG_LOG)
             answers = settlement.settle(moves, joint=joint) if moves else []
             if want is not None:
                 told, ringing = claim(db, want, now, turns, settlement)
