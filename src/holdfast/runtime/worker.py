@@ -105,6 +105,7 @@ class Worker:
         self._hands = threading.Lock()
         """Held by a trip while it takes or brings, never while it is under way."""
         self._busy = threading.Event()
+        self._at_once = trips
         self._nudge = threading.Event()
         self._draining = False
         self._idle_since: float | None = None
@@ -193,13 +194,13 @@ class Worker:
             self._nudge.wait(_LINGER)
 
     def _room(self) -> int:
-        """How many jobs to ask for: none while most of what we would hold is in hand, or on its way; and never more
-        than half of it, so that there is something to run while the other half is fetched.
+        """How many jobs to ask for: none while most of what we would hold is in hand, or on its way. Where there is one
+        trip at a time it fetches half, so that there is something to run while it is under way.
         """
         hold, held = self._pace.hold, len(self.held) - len(self._finished) + self._asked
         if held > max(hold * _ENOUGH, self.concurrency - 1):
             return 0
-        return min(hold - held, max(hold // 2, self.concurrency))
+        return min(hold - held, max(hold * self._at_once // 2, self.concurrency))
 
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""
