@@ -74,6 +74,8 @@ def trip(db: OwnConnection, now: Micros, leases: Leases, deltas: Deltas, take: T
             few = rows[start : start + _MOST]
             db.execute(_statement(len(few)), [value for row in few for value in row])
     except apsw.ConstraintError as error:
+        if not leases and not take.most:  # nothing was guessed, and there is no guard
+            raise
         raise Refused from error
 
 
