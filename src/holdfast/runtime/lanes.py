@@ -10,6 +10,7 @@ bytecode, which a handler blocked in C does not see.
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from holdfast.client.context import AttemptStopped
 from holdfast.port.shelter import SHELTER
@@ -30,7 +31,8 @@ class ThreadLanes:
         self._desk = desk
         self._inbox: deque[Attempt] = deque()
         self._lock = threading.Lock()
-        self._parked = threading.Semaphore(0)
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        """One for each parked thread that is to wake; a semaphore at a fraction of its cost."""
         self._awake = 0
         self._hired = 0
         self._taken = 0
@@ -75,7 +77,8 @@ class ThreadLanes:
         """Let every thread end once it is free."""
         self._closed = True
         self._work_waits.set()
-        self._parked.release(self._hired or 1)
+        for _ in range(self._hired or 1):
+            self._calls.put(None)
 
     def _wake_one(self) -> bool:
         """Wake a parked thread, or hire one; false if all are awake. The lock is held."""
@@ -86,7 +89,7 @@ class ThreadLanes:
             self._hired += 1
             threading.Thread(target=self._work, name=f"holdfast-lane-{self._hired}", daemon=True).start()
         else:
-            self._parked.release()
+            self._calls.put(None)
         return True
 
     def _oversee(self) -> None:
@@ -145,7 +148,7 @@ class ThreadLanes:
                 return True
             self._awake -= 1
         self._idle()
-        self._parked.acquire()
+        self._calls.get()
         return not self._closed
 
     def _work(self) -> None:
