@@ -13,6 +13,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 _ALWAYS = {
     "application_name": "holdfast",
+    "client_encoding": "utf8",
     "connect_timeout": "5",
     "keepalives_idle": "20",
     "keepalives_interval": "5",

@@ -24,6 +24,8 @@ MIGRATIONS = (
 )
 VERSION = len(MIGRATIONS)
 OLDEST = 14
+_ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+"""What can keep every text: as it is, or as the bytes that it is sent as."""
 _LOCK = 0x484F4C44
 
 
@@ -83,6 +85,9 @@ def _named(address: Address) -> str:
 def _version(db: Connection, schema: str) -> int | None:
     if db.info.server_version // 10_000 < OLDEST:
         msg = f"Holdfast needs PostgreSQL {OLDEST} or later; this server is {db.info.server_version // 10_000}."
+        raise StoreUnusable(msg)
+    if (encoding := db.info.parameter_status("server_encoding")) not in _ENCODINGS:
+        msg = f"The database {db.info.dbname!r} cannot keep every text: its encoding is {encoding}; use one with UTF8."
         raise StoreUnusable(msg)
     if not _is_there(db, "to_regclass", f"{schema}.migration"):
         return None
