@@ -13,6 +13,7 @@ from holdfast.domain.job import NewJob
 from holdfast.domain.move import Answer
 from holdfast.port.store import Beat, Claim
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.address import parse
 from tests.servers import LONG
 
 
@@ -27,6 +28,19 @@ def test_options_of_the_url_hold_beside_our_own(postgres_url: str) -> None:
         assert show(store, "application_name") == "holdfast"
     with closing(PostgresStore(f"{postgres_url}&application_name=shop")) as store:
         assert show(store, "application_name") == "shop"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://shop:secret@db1:5433,db2:5434/shop", "postgresql://db1:5433,db2:5434/shop"),
+        ("postgresql://db1,db2/shop?port=5433&password=secret", "postgresql://db1:5433,db2:5433/shop"),
+        ("postgresql://[::1]:5433,db2/shop", "postgresql://[::1]:5433,db2/shop"),
+        ("postgresql:///shop", "postgresql://localhost/shop"),
+    ],
+)
+def test_an_address_is_shown_as_it_may_be_written(url: str, shown: str) -> None:
+    assert parse(url).shown == shown
 
 
 def test_psycopg_does_not_log_what_befalls_our_connections(

@@ -365,6 +365,12 @@ def test_a_server_that_takes_no_changes_can_be_looked_at(strict: servers.Server)
         assert "takes no changes: it is a read-only replica" in refused(*words, *other)
 
 
+def test_a_failover_that_is_not_over_is_told(strict: servers.Server) -> None:
+    """One host is gone, and the other is not the primary yet."""
+    url = f"postgresql://reader@{closed_port()},127.0.0.1:{strict.port}/postgres?target_session_attrs=read-write"
+    assert "cannot be reached: no server there takes changes" in refused("jobs", "list", "--url", url)
+
+
 def test_a_user_who_owns_the_schema_needs_no_right_to_the_database(strict: servers.Server) -> None:
     url = at(strict, "weak", rest="postgres?schema=theirs")
     assert "has not the right to do this in the schema 'theirs'" in refused("migrate", "--url", url)

@@ -22,6 +22,8 @@ _REFUSALS = (
 )
 """How a server turns somebody away for good. An error at the door has no code, only a text."""
 _REASONS = (
+    ("session is read-only", "no server there takes changes"),
+    ("server is in hot standby mode", "no server there takes changes"),
     ("too many clients", "it has no connection left"),
     ("connection slots are reserved", "it has no connection left"),
     ("too many connections", "it has no connection left"),
