@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import psycopg
 import pytest
@@ -53,6 +54,22 @@ def test_psycopg_does_not_log_what_befalls_our_connections(
             with psycopg.connect(postgres_server, autocommit=True) as db:
                 db.execute(kill)
             assert store.counts() == {}
+    assert caplog.records == []
+
+
+def test_nor_does_it_log_that_a_pipeline_of_ours_was_cut_short(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(db: psycopg.Connection[Any]) -> None:
+        with db.pipeline():
+            first = db.execute("SELECT 1 / 0")
+            with suppress(psycopg.Error):
+                first.fetchone()
+            db.execute("SELECT 1")
+            raise KeyError
+
+    with caplog.at_level(logging.WARNING), closing(PostgresStore(postgres_url)) as store, pytest.raises(KeyError):
+        store.pool.run(work)
     assert caplog.records == []
 
 

@@ -215,7 +215,8 @@ class Pool:
                 lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
                 self.pooled = self.pooled or lent
                 first.close()
-            logging.getLogger("psycopg.pool").addFilter(_is_not_ours)
+            for name in ("psycopg", "psycopg.pool"):
+                logging.getLogger(name).addFilter(_is_not_ours)
             ours: type[Connection] = _Ours
             pool = ConnectionPool(
                 self._conninfo(),
@@ -265,6 +266,8 @@ def _is_dead(connection: Connection) -> bool:
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    """Keep psycopg's pool from logging our connections' troubles, each try of each: we tell whoever called, once."""
+    """Keep psycopg from logging the troubles of our pool, its connections and their pipelines, each try of each: we
+    tell whoever called, once.
+    """
     about = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    return about != _NAME and not isinstance(about, _Ours)
+    return about != _NAME and not isinstance(getattr(about, "_conn", about), _Ours)

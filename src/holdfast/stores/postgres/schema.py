@@ -7,7 +7,7 @@ only so long.
 from collections.abc import Iterator, Sequence
 from typing import LiteralString
 
-from holdfast.domain.errors import StoreUnusable
+from holdfast.domain.errors import BadInput, StoreUnusable
 from holdfast.stores import statements
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.address import Address
@@ -102,6 +102,9 @@ def _migrate(db: Connection, schema: str) -> list[str]:
         db.execute("SET LOCAL lock_timeout = '60s'")
         db.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _LOCK})
         db.execute("SET LOCAL lock_timeout = '10s'")
+        if db.execute("SELECT quote_ident(%(name)s)", {"name": schema}).fetchone() != (schema,):
+            msg = f"The schema {schema!r} is named by a word that SQL keeps for itself; name another with ?schema=."
+            raise BadInput(msg)
         # Asked first, because `IF NOT EXISTS` wants the right to create even where there is nothing to be created.
         if not _is_there(db, "to_regnamespace", schema):
             db.execute(sql.statement(schema, "make_schema"))
