@@ -337,7 +337,7 @@ def at(server: servers.Server, user: str, rest: str = "postgres") -> str:
         (f"banned:{SECRET}", "postgres", "lets nobody in from here"),
         (f"postgres:{SECRET}", "nowhere", "/nowhere; create it first, or name another"),
         (f"locked:{SECRET}", "postgres", "has not the right to do this in the schema 'holdfast'"),
-        ("weak", "postgres", "has not the right to do this in the schema 'holdfast'"),
+        ("weak", "postgres", "(permission denied for schema holdfast); grant it, or give another user"),
         ("postgres", "postgres?sslmode=require", "does not speak TLS, and the URL asks for it"),
     ],
 )

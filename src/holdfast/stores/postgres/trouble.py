@@ -77,8 +77,8 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
             )
         case errors.InsufficientPrivilege():
             return StoreUnusable(
-                f"The user has not the right to do this in the schema {address.schema!r} of {where}; "
-                "grant it, or give another user."
+                f"The user has not the right to do this in the schema {address.schema!r} of {where} "
+                f"({_first_line(error)}); grant it, or give another user."
             )
         case errors.QueryCanceled() | errors.LockNotAvailable():
             return StoreUnavailable(f"PostgreSQL at {where} did not answer in time.")
