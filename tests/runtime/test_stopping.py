@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Context, Holdfast, Retry
+from holdfast.domain import lifecycle
+from holdfast.domain.job import Retention
 from tests.workers import LONG, Working
 
 ONCE = Retry.fixed(0, retries=0)
@@ -68,6 +70,29 @@ def test_a_thread_that_ignores_its_timeout_is_given_up_and_does_not_block_others
         until(lambda: stuck.refresh().state == "dead", "giving up")
         assert next_one.enqueue().result(LONG) == "ran"
         free.set()
+
+
+def test_a_thread_that_does_not_heed_a_lost_lease_is_given_up_however_often_the_heart_beats(
+    app: Holdfast, working: Working, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, free = threading.Event(), threading.Event()
+
+    @app.job
+    def deaf() -> None:
+        begun.set()
+        free.wait()
+
+    @app.job
+    def next_one() -> str:
+        return "ran"
+
+    stuck = deaf.enqueue()
+    with working(app, concurrency=1):
+        assert begun.wait(LONG)
+        app.store.commit([lifecycle.complete(stuck.refresh().record, None, Retention())])
+        assert next_one.enqueue().result(LONG) == "ran"
+        free.set()
+    assert caplog.text.count("the lease is lost (no-op-terminal)") == 1
 
 
 def test_a_running_job_is_cancelled_at_its_next_heartbeat(app: Holdfast, working: Working) -> None:

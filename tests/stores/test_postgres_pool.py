@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from holdfast.domain.job import NewJob
 from holdfast.domain.move import Answer
 from holdfast.port.store import Beat, Claim
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.address import parse
 from tests.servers import LONG
 
 
@@ -29,6 +31,19 @@ def test_options_of_the_url_hold_beside_our_own(postgres_url: str) -> None:
         assert show(store, "application_name") == "shop"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://shop:secret@db1:5433,db2:5434/shop", "postgresql://db1:5433,db2:5434/shop"),
+        ("postgresql://db1,db2/shop?port=5433&password=secret", "postgresql://db1:5433,db2:5433/shop"),
+        ("postgresql://[::1]:5433,db2/shop", "postgresql://[::1]:5433,db2/shop"),
+        ("postgresql:///shop", "postgresql://localhost/shop"),
+    ],
+)
+def test_an_address_is_shown_as_it_may_be_written(url: str, shown: str) -> None:
+    assert parse(url).shown == shown
+
+
 def test_psycopg_does_not_log_what_befalls_our_connections(
     postgres_url: str, postgres_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -39,6 +54,22 @@ def test_psycopg_does_not_log_what_befalls_our_connections(
             with psycopg.connect(postgres_server, autocommit=True) as db:
                 db.execute(kill)
             assert store.counts() == {}
+    assert caplog.records == []
+
+
+def test_nor_does_it_log_that_a_pipeline_of_ours_was_cut_short(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(db: psycopg.Connection[Any]) -> None:
+        with db.pipeline():
+            first = db.execute("SELECT 1 / 0")
+            with suppress(psycopg.Error):
+                first.fetchone()
+            db.execute("SELECT 1")
+            raise KeyError
+
+    with caplog.at_level(logging.WARNING), closing(PostgresStore(postgres_url)) as store, pytest.raises(KeyError):
+        store.pool.run(work)
     assert caplog.records == []
 
 

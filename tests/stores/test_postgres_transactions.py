@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from holdfast import Context, Holdfast, Retry
 from holdfast.domain import lifecycle
@@ -184,6 +185,45 @@ def test_connections_are_lent_again(app: Holdfast, bare: _Effects) -> None:
         note.enqueue(n)
     app.run_worker(until_idle=True)
     assert bare.all() == list(range(60))
+
+
+def test_connections_that_died_meanwhile_are_not_lent_again(app: Holdfast, bare: _Effects) -> None:
+    @app.job
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("SET application_name = 'lent'")
+            db.execute(bare.write, {"n": n})
+
+    for n in range(3):
+        job = note.enqueue(n)
+        assert app.process(app.envelope(job.id)) == "claimed"
+        assert (job.refresh().state, job.attempt) == ("succeeded", 1), "nobody's attempt was spent on a dead connection"
+        bare.db.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lent'")
+    assert bare.all() == [0, 1, 2]
+
+
+def test_a_handler_may_have_its_rows_as_it_likes(app: Holdfast, bare: _Effects) -> None:
+    seen: list[Any] = []
+
+    @app.job
+    def note(n: int, ctx: Context) -> None:
+        with ctx.transaction() as db:
+            seen.append(db.execute("SELECT 1 AS one").fetchone())
+            db.row_factory, db.cursor_factory = dict_row, psycopg.ClientCursor
+            seen.append(db.execute("SELECT 1 AS one").fetchone())
+            db.execute(bare.write, {"n": n})
+
+    @app.job
+    async def anote(n: int, ctx: Context) -> None:
+        async with ctx.transaction() as db:
+            db.row_factory = dict_row
+            await db.execute(bare.write, {"n": n})
+
+    for job in (note.enqueue(1), note.enqueue(2), anote.enqueue(3)):
+        assert app.process(app.envelope(job.id)) == "claimed"
+        assert job.refresh().state == "succeeded"
+    assert bare.all() == [1, 2, 3]
+    assert seen == [(1,), {"one": 1}] * 2, "and the next handler has them as ever"
 
 
 def test_a_store_without_transactions_says_so() -> None:

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Holdfast, Permanent, StoreUnusable
+from holdfast import BadInput, Holdfast, Permanent, StoreUnusable
 from holdfast.cli.main import program
 from holdfast.cli.store import masked
 from holdfast.port.store import Claim
@@ -337,7 +337,7 @@ def at(server: servers.Server, user: str, rest: str = "postgres") -> str:
         (f"banned:{SECRET}", "postgres", "lets nobody in from here"),
         (f"postgres:{SECRET}", "nowhere", "/nowhere; create it first, or name another"),
         (f"locked:{SECRET}", "postgres", "has not the right to do this in the schema 'holdfast'"),
-        ("weak", "postgres", "has not the right to do this in the schema 'holdfast'"),
+        ("weak", "postgres", "(permission denied for schema holdfast); grant it, or give another user"),
         ("postgres", "postgres?sslmode=require", "does not speak TLS, and the URL asks for it"),
     ],
 )
@@ -363,6 +363,19 @@ def test_a_server_that_takes_no_changes_can_be_looked_at(strict: servers.Server)
     for words in (("queues", "pause", "mail"), ("migrate",)):
         other = ("--url", at(strict, "reader", rest="postgres?schema=other")) if words == ("migrate",) else url
         assert "takes no changes: it is a read-only replica" in refused(*words, *other)
+
+
+def test_a_schema_named_by_a_word_of_sql_is_refused(strict: servers.Server) -> None:
+    url = at(strict, strict.user, rest="postgres?schema=user")
+    assert "is named by a word that SQL keeps for itself" in refused("migrate", "--url", url, code=2)
+    with closing(Holdfast(url)) as app, pytest.raises(BadInput, match="name another with"):
+        app.counts()
+
+
+def test_a_failover_that_is_not_over_is_told(strict: servers.Server) -> None:
+    """One host is gone, and the other is not the primary yet."""
+    url = f"postgresql://reader@{closed_port()},127.0.0.1:{strict.port}/postgres?target_session_attrs=read-write"
+    assert "cannot be reached: no server there takes changes" in refused("jobs", "list", "--url", url)
 
 
 def test_a_user_who_owns_the_schema_needs_no_right_to_the_database(strict: servers.Server) -> None:

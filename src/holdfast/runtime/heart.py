@@ -136,8 +136,8 @@ class Heart:
     def _beat(self) -> None:
         interval = self._settings.heartbeat / SECOND
         sent = self._last_beat = self._clock.monotonic()
-        held = list(self._worker.held.values())
-        old = [a for a in held if not a.settled and (a.progress or sent - a.renewed > interval / 2)]
+        held = [a for a in list(self._worker.held.values()) if not a.settled and a.stop is not Stop.LOST]
+        old = [a for a in held if a.progress or sent - a.renewed > interval / 2]
         beats = [Beat(a.job.id, a.job.token, a.job.lease_id or "", a.begun, a.progress) for a in old]
         try:
             answers = self._store.heartbeat(beats, self._settings.lease) if beats else []

@@ -13,6 +13,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 _ALWAYS = {
     "application_name": "holdfast",
+    "client_encoding": "utf8",
     "connect_timeout": "5",
     "keepalives_idle": "20",
     "keepalives_interval": "5",
@@ -66,8 +67,14 @@ def parse(url: str) -> Address:
     port = str(given.get("port") or "")
     if parts.fragment or "@" in host + name or not all(each.isdecimal() for each in port.split(",") if each):
         raise _unreadable()
-    host = f"[{host}]" if ":" in host else host
-    return Address(conninfo, schema, f"postgresql://{host}{port and ':'}{port}/{name}")
+    return Address(conninfo, schema, f"postgresql://{_places(host.split(','), port.split(','))}/{name}")
+
+
+def _places(hosts: list[str], ports: list[str]) -> str:
+    """Put each host together with its port, as a URL does; one port is that of every host."""
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    hosts = [f"[{host}]" if ":" in host else host for host in hosts]
+    return ",".join(f"{host}{port and ':'}{port}" for host, port in zip(hosts, ports, strict=False))
 
 
 def _unreadable() -> BadInput:

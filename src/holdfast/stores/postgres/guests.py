@@ -131,6 +131,8 @@ async def ainsert(connection: Any, insertion: Insertion, text: Text) -> list[Ins
 
 
 def _on_psycopg(connection: "psycopg.Connection[Any]", insertion: Insertion, text: Text) -> list[Inserted]:
+    _require_text(connection)
+
     def execute(name: str, values: dict[str, Any]) -> Rows:
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:  # the caller's own factory may be any
             cursor.execute(_spelled(name, text), values or None)
@@ -142,6 +144,8 @@ def _on_psycopg(connection: "psycopg.Connection[Any]", insertion: Insertion, tex
 async def _on_async_psycopg(
     connection: "psycopg.AsyncConnection[Any]", insertion: Insertion, text: Text
 ) -> list[Inserted]:
+    _require_text(connection)
+
     async def execute(name: str, values: dict[str, Any]) -> Rows:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_spelled(name, text), values or None)
@@ -261,6 +265,16 @@ def _named(connection: Any) -> str:
 def _require_postgresql(found: str) -> None:
     if found != "postgresql":
         msg = f"The connection given to using(connection=...) is to {found}, but the jobs are kept in PostgreSQL."
+        raise BadInput(msg)
+
+
+def _require_text(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Refuse a connection that gives bytes for texts, as psycopg's do where the server names no encoding."""
+    if connection.info.encoding == "ascii":
+        msg = (
+            "The connection given to using(connection=...) reads texts as bytes, because its client_encoding is "
+            "SQL_ASCII; connect with client_encoding=utf8."
+        )
         raise BadInput(msg)
 
 

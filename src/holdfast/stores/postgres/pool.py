@@ -12,6 +12,7 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
@@ -28,7 +29,12 @@ _MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
 _TRIES = 5
-_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
+_COMMITTED = "-c default_transaction_isolation=read\\ committed"
+"""Our guards are made for this level. At a stricter one, whoever meets another's change would be refused again and
+again, and a server may have been set so for the sake of others."""
+_LOCAL = "; ".join(
+    ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", *(f"SET LOCAL {name} = '{to}'" for name, to in SETTINGS.items()))
+)
 """The settings for one transaction only: behind a pooler there is no session to set them for."""
 _SNAPSHOT = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; "
@@ -150,14 +156,14 @@ class Pool:
         """How a handler's own connection is made: its statements are planned as PostgreSQL likes."""
         if self.pooled:
             return self.address.conninfo
-        return make_conninfo(self.address.conninfo, options="-c lock_timeout=60s -c statement_timeout=10min")
+        return self._with_options("-c lock_timeout=60s -c statement_timeout=10min")
 
     def borrow(self) -> Connection:
         """Lend a connection to a handler until `give_back`."""
         with self._lock:
             while self._lent:
                 connection = self._lent.pop()
-                if not connection.closed and self._lent_by == os.getpid():
+                if self._lent_by == os.getpid() and not _is_dead(connection):
                     return connection
         self._pool()
         try:
@@ -166,7 +172,8 @@ class Pool:
             raise translate(error, self.address, sent=False) from error
 
     def give_back(self, connection: Connection) -> None:
-        """Take a lent connection back, to lend it again."""
+        """Take a lent connection back, to lend it again as it was."""
+        connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
         with self._lock:
             if not self._closed and not connection.closed and len(self._lent) < _MOST_LENT:
                 self._lent_by = os.getpid()
@@ -208,7 +215,8 @@ class Pool:
                 lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
                 self.pooled = self.pooled or lent
                 first.close()
-            logging.getLogger("psycopg.pool").addFilter(_is_not_ours)
+            for name in ("psycopg", "psycopg.pool"):
+                logging.getLogger(name).addFilter(_is_not_ours)
             ours: type[Connection] = _Ours
             pool = ConnectionPool(
                 self._conninfo(),
@@ -228,7 +236,10 @@ class Pool:
     def _conninfo(self) -> str:
         if self.pooled:
             return self.address.conninfo
-        ours = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+        return self._with_options(" ".join((_COMMITTED, *(f"-c {name}={value}" for name, value in SETTINGS.items()))))
+
+    def _with_options(self, ours: str) -> str:
+        """Ask for settings of a session; those that the URL asks for come later, and so hold."""
         given = conninfo_to_dict(self.address.conninfo).get("options")
         return make_conninfo(self.address.conninfo, options=f"{ours} {given}" if given else ours)
 
@@ -255,6 +266,8 @@ def _is_dead(connection: Connection) -> bool:
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    """Keep psycopg's pool from logging our connections' troubles, each try of each: we tell whoever called, once."""
+    """Keep psycopg from logging the troubles of our pool, its connections and their pipelines, each try of each: we
+    tell whoever called, once.
+    """
     about = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    return about != _NAME and not isinstance(about, _Ours)
+    return about != _NAME and not isinstance(getattr(about, "_conn", about), _Ours)

@@ -7,7 +7,7 @@ only so long.
 from collections.abc import Iterator, Sequence
 from typing import LiteralString
 
-from holdfast.domain.errors import StoreUnusable
+from holdfast.domain.errors import BadInput, StoreUnusable
 from holdfast.stores import statements
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.address import Address
@@ -24,6 +24,8 @@ MIGRATIONS = (
 )
 VERSION = len(MIGRATIONS)
 OLDEST = 14
+_ENCODINGS = frozenset({"UTF8", "SQL_ASCII"})
+"""What can keep every text: as it is, or as the bytes that it is sent as."""
 _LOCK = 0x484F4C44
 
 
@@ -84,6 +86,9 @@ def _version(db: Connection, schema: str) -> int | None:
     if db.info.server_version // 10_000 < OLDEST:
         msg = f"Holdfast needs PostgreSQL {OLDEST} or later; this server is {db.info.server_version // 10_000}."
         raise StoreUnusable(msg)
+    if (encoding := db.info.parameter_status("server_encoding")) not in _ENCODINGS:
+        msg = f"The database {db.info.dbname!r} cannot keep every text: its encoding is {encoding}; use one with UTF8."
+        raise StoreUnusable(msg)
     if not _is_there(db, "to_regclass", f"{schema}.migration"):
         return None
     (version,) = db.execute(sql.statement(schema, "schema_version")).fetchone() or (0,)
@@ -97,6 +102,9 @@ def _migrate(db: Connection, schema: str) -> list[str]:
         db.execute("SET LOCAL lock_timeout = '60s'")
         db.execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _LOCK})
         db.execute("SET LOCAL lock_timeout = '10s'")
+        if db.execute("SELECT quote_ident(%(name)s)", {"name": schema}).fetchone() != (schema,):
+            msg = f"The schema {schema!r} is named by a word that SQL keeps for itself; name another with ?schema=."
+            raise BadInput(msg)
         # Asked first, because `IF NOT EXISTS` wants the right to create even where there is nothing to be created.
         if not _is_there(db, "to_regnamespace", schema):
             db.execute(sql.statement(schema, "make_schema"))

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from holdfast.domain.errors import BadInput
 from holdfast.domain.moments import Micros
@@ -70,6 +71,7 @@ class HandlerTransaction:
         if self._db is None:
             msg = "A transaction that was opened with `async with` is settled by awaiting."
             raise BadInput(msg)
+        self._db.row_factory, self._db.cursor_factory = tuple_row, psycopg.Cursor  # the handler may have liked others
         try:
             answer = Settlement(self._db, self._pool.address.schema, self._now()).settle([move])[0]
             if answer is Answer.OK:
@@ -84,6 +86,7 @@ class HandlerTransaction:
     async def asettle(self, move: Move) -> Answer:
         """Asynchronous twin of `settle`."""
         assert self._adb is not None
+        self._adb.row_factory, self._adb.cursor_factory = tuple_row, psycopg.AsyncCursor
         schema = self._pool.address.schema
         try:
             answer = Answer.OK if await self._complete(move) else await self._run(settle(schema, move, self._now()))

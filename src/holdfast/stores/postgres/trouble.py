@@ -22,6 +22,8 @@ _REFUSALS = (
 )
 """How a server turns somebody away for good. An error at the door has no code, only a text."""
 _REASONS = (
+    ("session is read-only", "no server there takes changes"),
+    ("server is in hot standby mode", "no server there takes changes"),
     ("too many clients", "it has no connection left"),
     ("connection slots are reserved", "it has no connection left"),
     ("too many connections", "it has no connection left"),
@@ -75,8 +77,8 @@ def translate(error: Exception, address: Address, *, sent: bool) -> StoreError: 
             )
         case errors.InsufficientPrivilege():
             return StoreUnusable(
-                f"The user has not the right to do this in the schema {address.schema!r} of {where}; "
-                "grant it, or give another user."
+                f"The user has not the right to do this in the schema {address.schema!r} of {where} "
+                f"({_first_line(error)}); grant it, or give another user."
             )
         case errors.QueryCanceled() | errors.LockNotAvailable():
             return StoreUnavailable(f"PostgreSQL at {where} did not answer in time.")
