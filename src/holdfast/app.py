@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from holdfast.client.artifacts import Artifacts, default_url
 from holdfast.client.asynchronous import asynchronous
 from holdfast.client.collector import uncollected
-from holdfast.client.decorator import WORKFLOW, JobDecorator, checked_defaults, require_steps
+from holdfast.client.decorator import WORKFLOW, JobDecorator, chosen_defaults, require_steps
 from holdfast.client.drops import Drops
 from holdfast.client.forking import forked
 from holdfast.client.function import JobFunction, Prepared
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
+MAX_CONCURRENCY = 100_000
 _TRIES = 20
 
 
@@ -135,11 +136,12 @@ class Holdfast(Operator):
         """
         fn, links = pipeline_function(text(name, "kind"), steps)
         require_steps(fn, defaults.get("run_in"))
-        return self._decorated(fn, links=tuple(links), **checked_defaults(name=name, **defaults))
+        return self._decorated(fn, links=tuple(links), **chosen_defaults("app.pipeline", name=name, **defaults))
 
     def register(self, name: str, handler: type[JobHandler], **defaults: Any) -> JobFunction[..., Any]:
         """Register a handler class under a kind; takes the same defaults as `@app.job`."""
-        return self._decorated(handler_function(name, handler), **checked_defaults(name=name, **defaults))
+        chosen = chosen_defaults("app.register", name=name, **defaults)
+        return self._decorated(handler_function(name, handler), **chosen)
 
     def _decorated(
         self, fn: Callable[..., Any], *, name: str | None = None, run_in: Any = None, **defaults: Any
@@ -262,7 +264,7 @@ class Holdfast(Operator):
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
     def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any]:
-        batch = list(prepared)
+        batch = list(prepared) if isinstance(prepared, Iterable) else [prepared]
         if not all(isinstance(one, Prepared) for one in batch):
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
@@ -379,8 +381,8 @@ class Holdfast(Operator):
         from holdfast.runtime.service import Service
 
         slots = DEFAULT_CONCURRENCY if concurrency is None else concurrency
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-            msg = f"concurrency is a whole number of 1 or more, not {concurrency!r}."
+        if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= MAX_CONCURRENCY:
+            msg = f"concurrency is a whole number of 1 or more, and at most {MAX_CONCURRENCY:,}, not {concurrency!r}."
             raise BadInput(msg)
         return Service(
             open_store=self._open_another,

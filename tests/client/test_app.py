@@ -102,6 +102,8 @@ def test_a_duplicate_among_many_stands_for_the_first(app: Holdfast, add: JobFunc
 def test_only_prepared_jobs_can_be_stored_in_one_batch(app: Holdfast, add: JobFunction[..., int]) -> None:
     with pytest.raises(BadInput, match="enqueue_many takes prepared jobs"):
         app.enqueue_many([add.prepare(1), add.enqueue(1)])  # type: ignore[list-item]
+    with pytest.raises(BadInput, match="enqueue_many takes prepared jobs"):
+        app.enqueue_many(None)  # type: ignore[arg-type]
     assert app.counts().total == 1
 
 
@@ -471,8 +473,9 @@ def test_every_call_has_an_asynchronous_twin(
         ({"queues": []}, "queues is empty; leave it out to serve every queue"),
         ({"queues": [""]}, "A queue is 1 to 255 printable characters"),
         ({"queues": {"mail": 0}}, "The queue 'mail' may run a whole number of 1 or more jobs at once, not 0"),
-        ({"concurrency": 0}, "concurrency is a whole number of 1 or more, not 0"),
-        ({"concurrency": 1.5}, "concurrency is a whole number of 1 or more, not 1.5"),
+        ({"concurrency": 0}, "concurrency is a whole number of 1 or more, and at most 100,000, not 0"),
+        ({"concurrency": 10**9}, "and at most 100,000, not 1000000000"),
+        ({"concurrency": 1.5}, "concurrency is a whole number of 1 or more, and at most 100,000, not 1.5"),
     ],
     ids=repr,
 )

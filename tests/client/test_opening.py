@@ -40,6 +40,14 @@ def test_the_environment_names_the_store_unless_the_code_does(tmp_path: Path, mo
     assert Holdfast().url == "sqlite:///holdfast.db"
 
 
+def test_a_folder_that_is_gone_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(StoreUnavailable, match=r"jobs\.db cannot be made: No such file or directory"):
+        Holdfast("sqlite:///jobs.db").counts()
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -54,6 +62,10 @@ def test_the_environment_names_the_store_unless_the_code_does(tmp_path: Path, mo
         ("sqlite:///folder", "folder is a folder; a store URL names a file in it"),
         ("sqlite:///notes.txt", "notes.txt is not a Holdfast database, or it is damaged; name another file"),
         ("sqlite:///other.db", "other.db is a SQLite database, but not a Holdfast one; name another file"),
+        ("sqlite:///a%00b.db", "is not a name that a file can have; name another one"),
+        ("sqlite:///a\ud800.db", "is not a name that a file can have"),
+        ("sqlite:///~nobody-of-this-name/jobs.db", "is not a name that a file can have"),
+        (f"sqlite:///{'n' * 300}.db", "nnn.db cannot be made: File name too long"),
         ("sqlite:///newer.db", "newer.db was written by a newer Holdfast .* upgrade Holdfast to use it"),
     ],
 )
@@ -75,7 +87,7 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_left_alone(
     for call in (lambda: add.enqueue(1), app.counts):
         with pytest.raises(HoldfastError, match=said) as caught:
             call()
-        assert isinstance(caught.value, BadInput | StoreUnusable)
+        assert isinstance(caught.value, BadInput | StoreUnavailable | StoreUnusable)
         assert "\n" not in str(caught.value)
     assert _contents(tmp_path) == before
 

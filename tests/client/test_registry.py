@@ -200,6 +200,13 @@ def test_only_a_function_can_be_decorated(holdfast: TestHoldfast, wrong: Any) ->
         holdfast.job(wrong)
 
 
+def test_an_option_that_there_is_not_is_named_by_the_call_that_was_given_it(holdfast: TestHoldfast) -> None:
+    with pytest.raises(TypeError, match=r"app\.pipeline has no option 'colour'; it takes name, queue, retry"):
+        holdfast.pipeline("ingest", [in_a_thread], colour="red")
+    with pytest.raises(TypeError, match=r"app\.register has no option 'colour'; it takes name, queue, retry"):
+        holdfast.register("sub", JobHandler, colour="red")
+
+
 def test_an_unknown_kind_is_answered_with_the_known_ones(holdfast: TestHoldfast) -> None:
     with pytest.raises(UnknownKind, match="No handler is registered for the kind 'sub'; known kinds: none yet"):
         holdfast.enqueue("sub", {})
@@ -207,6 +214,8 @@ def test_an_unknown_kind_is_answered_with_the_known_ones(holdfast: TestHoldfast)
     holdfast.job(name="a")(on_the_loop)
     with pytest.raises(UnknownKind, match="the kind 'sub'; known kinds: a, b"):
         holdfast.enqueue("sub", {})
+    with pytest.raises(UnknownKind, match=r"the kind \['a'\]; known kinds: a, b"):
+        holdfast.enqueue(["a"], {})  # type: ignore[arg-type]
     assert holdfast.counts().total == 0
 
 

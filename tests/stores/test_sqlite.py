@@ -197,6 +197,39 @@ def test_a_full_disk_refuses_writes_keeps_reads_and_recovers(app: Holdfast, add:
     assert app.counts()["queued"] == 5_001
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_or_replaced_takes_no_jobs_that_would_be_lost_with_it(
+    app: Holdfast, add: JobFunction[[int, int], int], tmp_path: Path, *, replaced: bool
+) -> None:
+    add.enqueue(1, 1)
+    assert isinstance(app.store, SqliteStore)
+    path = app.store.path
+    if replaced:
+        app.store.backup(str(tmp_path / "copy.db"))
+    path.rename(tmp_path / "away.db")
+    if replaced:
+        (tmp_path / "copy.db").rename(path)
+    for call in (lambda: add.enqueue(2, 2), lambda: app.pause("mail"), app.counts):
+        with pytest.raises(StoreUnavailable, match="was removed or replaced while it was open, and nothing"):
+            call()
+    (tmp_path / "away.db").rename(path)
+    assert app.counts()["queued"] == 1
+    assert add.enqueue(2, 2).state == "queued"
+
+
+def test_a_program_that_goes_to_another_folder_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = open_store("sqlite:///jobs.db")
+    monkeypatch.chdir(tmp_path / "other")
+    try:
+        assert store.counts() == {}
+        store.wait(None, 0)
+        assert list(Path.cwd().iterdir()) == []
+    finally:
+        store.close()
+
+
 def test_a_file_that_can_only_be_read_says_so(app: Holdfast, add: JobFunction[[int, int], int]) -> None:
     add.enqueue(1, 1)
     assert isinstance(app.store, SqliteStore)

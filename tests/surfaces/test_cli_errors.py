@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -274,3 +276,12 @@ def test_the_traceback_is_there_for_those_who_ask(monkeypatch: pytest.MonkeyPatc
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_command_that_was_started_without_its_streams_does_its_work(here: Path, closed: str) -> None:
+    url = make(here / "jobs.db")
+    command = [sys.executable, "-m", "holdfast", "queues", "pause", "mail", "--url", url]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], check=False, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert "mail" in ask("queues", "list", "--json", "--url", url).stdout

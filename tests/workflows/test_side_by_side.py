@@ -149,6 +149,32 @@ def test_steps_side_by_side_spend_each_for_itself(app: Holdfast) -> None:
     assert job.credits_spent == 10
 
 
+def test_a_wait_in_the_body_of_a_step_puts_the_workflow_off_and_the_body_is_run_again(holdfast: TestHoldfast) -> None:
+    begun: list[str] = []
+
+    @holdfast.workflow
+    async def order(ctx: Context) -> list[object]:
+        async def approved() -> list[object]:
+            begun.append("approved")
+            slept = ctx.sleep("cool-off", timedelta(hours=1))
+            asked = ctx.wait_for("approval")
+            return list(await asyncio.gather(slept, asked))
+
+        outer, beside = await asyncio.gather(ctx.step("approved", approved), ctx.step("beside", begun.append, "beside"))
+        return [outer, beside]
+
+    job = order.enqueue()
+    holdfast.run_until_idle()
+    assert (job.refresh().state, job.explain().reason) == ("retrying", "signal")
+    job.signal("approval", "yes")
+    holdfast.run_until_idle()
+    holdfast.advance(hours=1)
+    holdfast.run_until_idle()
+    assert job.result() == [[None, "yes"], None]
+    assert begun.count("beside") == 1
+    assert begun.count("approved") > 1
+
+
 @pytest.mark.parametrize("awaited", [False, True])
 def test_a_workflow_that_swallows_its_suspension_waits_all_the_same(app: Holdfast, awaited: bool) -> None:
     ran: list[str] = []

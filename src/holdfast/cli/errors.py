@@ -34,6 +34,7 @@ class Program(click.Group):
         """Run a command line and end the process with its exit code."""
         kwargs["standalone_mode"] = False
         code, sentence = 0, ""
+        _fill_in_streams()
         try:
             done = super().main(*args, **kwargs)
             code = done if isinstance(done, int) else 0
@@ -85,6 +86,16 @@ def _with_hint(error: click.UsageError) -> str:
     if not sentence.endswith((".", "?", "!")):
         sentence += "."
     return f"{sentence} See '{error.ctx.command_path} --help'." if error.ctx else sentence
+
+
+def _fill_in_streams() -> None:
+    """Give a program that was started with its input, output or errors closed something in their place, so that no
+    file it opens gets their numbers.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = os.O_RDONLY if name == "stdin" else os.O_WRONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, mode), "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
 def _let_go_of_stdout() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from holdfast.app import DEFAULT_CONCURRENCY, Holdfast
+from holdfast.app import DEFAULT_CONCURRENCY, MAX_CONCURRENCY, Holdfast
 from holdfast.cli.output import plural
 from holdfast.cli.store import masked
 from holdfast.cli.target import load, parse
@@ -60,8 +60,8 @@ def work_options(command: F) -> F:
         click.option("--log-json", is_flag=True, help="Log a JSON object per line, with the job that it is about."),
         click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What to log."),
         click.option(
-            "-c", "--concurrency", type=click.IntRange(min=1), default=DEFAULT_CONCURRENCY, show_default=True,
-            help="The most jobs at once in one process.",
+            "-c", "--concurrency", type=click.IntRange(1, MAX_CONCURRENCY), default=DEFAULT_CONCURRENCY,
+            show_default=True, help="The most jobs at once in one process.",
         ),
         click.option(
             "-q", "--queue", multiple=True, metavar="NAME[=MAX]", callback=_checked_queues,

@@ -163,7 +163,7 @@ def default_url(store_url: str) -> str | None:
 
     try:
         path = path_of(store_url).resolve()
-    except HoldfastError:
+    except (HoldfastError, OSError):
         return None  # whoever opens the store says what is wrong with it
     return path.with_name(f"{path.name}-artifacts").as_uri()
 

@@ -143,12 +143,9 @@ class JobDecorator:
     ) -> "JobDecorator": ...
     def __call__(self, fn: Callable[..., Any] | None = None, /, **defaults: Any) -> Any:
         """Register a function, or collect the defaults to register one with."""
-        known = signature(checked_defaults).parameters
-        if unknown := defaults.keys() - known.keys():
-            msg = f"{self._called} has no option {min(unknown)!r}; it takes {', '.join(known)}."
-            raise TypeError(msg)
+        chosen = chosen_defaults(self._called, **defaults)
         if fn is None:
-            return JobDecorator(self._app, checked_defaults(**defaults), self._called)
+            return JobDecorator(self._app, chosen, self._called)
         if defaults or not callable(fn):
             msg = f"Write {self._called} or {self._called}(queue=..., retry=...), with options by name."
             raise BadInput(msg)
@@ -166,6 +163,15 @@ def require_steps(fn: Callable[..., Any], run_in: RunIn | None) -> None:
     if run_in == "process":
         msg = f"{name}: a workflow runs in the worker's own process, where its steps are recorded; leave run_in out."
         raise BadInput(msg)
+
+
+def chosen_defaults(called: str, **defaults: Any) -> dict[str, Any]:
+    """Check what a user chose for a kind in a call of this name."""
+    known = signature(checked_defaults).parameters
+    if unknown := defaults.keys() - known.keys():
+        msg = f"{called} has no option {min(unknown)!r}; it takes {', '.join(known)}."
+        raise TypeError(msg)
+    return checked_defaults(**defaults)
 
 
 def checked_defaults(

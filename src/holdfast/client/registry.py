@@ -112,7 +112,7 @@ class Registry:
         return kind
 
     def __getitem__(self, name: str) -> Kind:
-        versions = self._kinds.get(name)
+        versions = self._kinds.get(name) if isinstance(name, str) else None
         if versions is None:
             known = ", ".join(sorted(self._kinds)) or "none yet"
             msg = f"No handler is registered for the kind {name!r}; known kinds: {known}."

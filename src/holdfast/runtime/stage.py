@@ -41,6 +41,8 @@ _TROUBLE = 0.2
 _MANY_PAUSE: Micros = 30 * SECOND
 """How long a workflow is put off at most that waits for several signals at once: only one of them wakes it."""
 _MOST_THREADS = 64
+_INSIDE: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("holdfast_inside", default=())
+"""The scripts that one runs inside of, as in the body of a step, and itself."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,10 @@ class AttemptStage:
         self.suspended: Move | None = None
         self.result: Any = None
         """What a pipeline that has ended gave."""
-        self._scripts = 0
-        """How many scripts are under way on the event loop, side by side."""
+        self._scripts: set[object] = set()
+        """The scripts that are under way on the event loop."""
+        self._resting: Counter[object] = Counter()
+        """Those that wait for the others, or for one that does."""
         self._quiet = asyncio.Event()
         self._waiting: list[Move] = []
         """What the scripts that must wait would put the workflow off with."""
@@ -204,7 +208,10 @@ class AttemptStage:
         one come to their end.
         """
         self._go_on()
-        self._enter()
+        outside = _INSIDE.get()
+        _INSIDE.set((*outside, script))
+        self._scripts.add(script)
+        self._quiet.clear()
         try:
             return await self._carry_out(script)
         except Suspended as wait:
@@ -218,7 +225,9 @@ class AttemptStage:
             await self._others()
             raise
         finally:
-            self._leave()
+            self._scripts.discard(script)
+            self._look_round()
+            _INSIDE.set(outside)
 
     async def _carry_out(self, script: Script[T]) -> T:
         step, value = script.send, None
@@ -233,14 +242,19 @@ class AttemptStage:
                 value, step = error, script.throw
 
     async def _others(self) -> None:
-        """Let the scripts beside this one come to their end, or to where they must wait as well."""
-        self._leave()
+        """Let the scripts beside this one come to their end, or to where they must wait as well. Those that it runs
+        inside of do neither before it does.
+        """
+        chain = _INSIDE.get()
+        self._resting.update(chain)
+        self._look_round()
         try:
             await asyncio.sleep(0)  # those that were asked for together with this one have not begun yet
-            while self._scripts:
+            while self._busy():
                 await self._quiet.wait()
         finally:
-            self._enter()
+            self._resting.subtract(chain)
+            self._look_round()
 
     async def _put_off(self, waits: list[Move]) -> Move:
         """Decide on one move for all waits: until the first is over, with the others on record, so that their time
@@ -258,13 +272,13 @@ class AttemptStage:
             chosen = chosen._replace(delay=min(chosen.delay or 0, _MANY_PAUSE))
         return chosen
 
-    def _enter(self) -> None:
-        self._scripts += 1
-        self._quiet.clear()
+    def _busy(self) -> bool:
+        return any(not self._resting[script] for script in self._scripts)
 
-    def _leave(self) -> None:
-        self._scripts -= 1
-        if not self._scripts:
+    def _look_round(self) -> None:
+        if self._busy():
+            self._quiet.clear()
+        else:
             self._quiet.set()
 
     def _go_on(self) -> None:

@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -73,7 +73,15 @@ def path_of(url: str) -> Path:
     if not rest.startswith("/") or path in ("", ":memory:"):
         msg = f"{url!r} names no file; write sqlite:///jobs.db, or memory:// for jobs that need not last."
         raise BadInput(msg)
-    return Path(path).expanduser()
+    try:
+        found = Path(path).expanduser()
+        os.fsencode(found)
+    except (RuntimeError, UnicodeEncodeError):  # nobody has this home; no file has this name
+        found = None
+    if found is None or "\0" in path:
+        msg = f"{url!r} is not a name that a file can have; name another one."
+        raise BadInput(msg)
+    return found
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
@@ -90,7 +98,10 @@ def filesystem_of(path: Path, mounts: str) -> str:
 def refuse_network(path: Path) -> None:
     """Refuse a filesystem whose locks SQLite cannot trust."""
     mounts = Path("/proc/mounts")
-    if mounts.exists() and _NETWORK.match(kind := filesystem_of(path.resolve(), mounts.read_text(encoding="utf-8"))):
+    if not mounts.exists():
+        return
+    text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+    if _NETWORK.match(kind := filesystem_of(path.resolve(), text)):
         msg = f"{path} lies on a network filesystem ({kind}), where SQLite's locks do not hold; use a local disk."
         raise StoreUnusable(msg)
 
@@ -100,7 +111,8 @@ def connect(path: Path) -> apsw.Connection:
     if apsw.SQLITE_VERSION_NUMBER < SAFE_SQLITE:
         msg = f"SQLite {apsw.sqlite_lib_version()} can lose committed writes; install apsw 3.51.3 or later."
         raise StoreUnusable(msg)
-    refuse_network(path)
+    with _making(path):
+        refuse_network(path)
     create(path)
     end = time.monotonic() + _PATIENCE
     while True:
@@ -167,16 +179,22 @@ def copy(source: apsw.Connection, path: Path) -> None:
 
 def create(path: Path) -> None:
     """Make an empty file that only its owner can read, if there is none yet."""
-    if path.is_dir():
+    with _making(path):
+        is_folder = path.is_dir()
+    if is_folder:
         msg = f"{path} is a folder; a store URL names a file in it."
         raise StoreUnusable(msg)
     if not path.parent.is_dir():
         msg = f"The folder {path.parent} does not exist; make it first, or name a file elsewhere."
         raise StoreUnusable(msg)
-    try:
+    with _making(path), suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-    except FileExistsError:
-        pass
+
+
+@contextmanager
+def _making(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         msg = f"{path} cannot be made: {error.strerror}."
         raise StoreUnavailable(msg) from error

@@ -1,7 +1,8 @@
 """An open Holdfast file: one connection that writes, one that reads, each used by one thread at a time.
 
 Every write transaction is `BEGIN IMMEDIATE`, so it never has to be upgraded; reads see one snapshot. A connection must
-not cross a fork, so a forked child opens the file anew at its first use.
+not cross a fork, so a forked child opens the file anew at its first use. A file that was removed or replaced since it
+was opened is refused: what is written to it would be gone.
 """
 
 import os
@@ -24,11 +25,15 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._closed = False
-        self._open()
+        self._open(path)
 
-    def _open(self) -> None:
-        self.writer = connect(self.path)
-        self.reader = connect(self.path)
+    def _open(self, path: Path) -> None:
+        self.writer = connect(path)
+        self.reader = connect(path)
+        self.place = path.absolute()
+        """Where it lies, whatever folder the process is in later on."""
+        self._named = str(self.place)
+        self._identity = _identity(self._named)
         self._writing = Turn(self, self.writer, "BEGIN IMMEDIATE")
         self._reading = Turn(self, self.reader, "BEGIN")
         self.pid = os.getpid()
@@ -51,15 +56,27 @@ class OpenFile:
             self.writer.close()
 
     def check_open(self) -> None:
-        """Refuse to go on once the file is closed."""
+        """Refuse to go on once the file is closed, or another than the one that was opened."""
         if self._closed:
             msg = f"The store on {self.path} is closed."
+            raise StoreUnavailable(msg)
+        if _identity(self._named) != self._identity:
+            remedy = "put it back, or stop all who use it and start again"
+            msg = f"{self.path} was removed or replaced while it was open, and nothing was written; {remedy}."
             raise StoreUnavailable(msg)
 
     def _after_fork(self) -> None:
         if self.pid != os.getpid():
             self._inherited = (self.writer, self.reader)
-            self._open()
+            self._open(self.place)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - asked for every transaction, and a path object takes longer
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Turn:

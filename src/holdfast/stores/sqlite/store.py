@@ -85,14 +85,14 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self.file = OpenFile(self.path)
         self._turns = Turns()
-        self._bells = {self.file.pid: Bell(self.path)}
+        self._bells = {self.file.pid: Bell(self.file.place)}
 
     @property
     def _bell(self) -> Bell:
         """The bell of this process: like a connection, it must not cross a fork."""
         pid = os.getpid()
         if pid not in self._bells:
-            self._bells[pid] = Bell(self.path)
+            self._bells[pid] = Bell(self.file.place)
         return self._bells[pid]
 
     def now(self) -> Micros:
