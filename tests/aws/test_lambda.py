@@ -17,9 +17,11 @@ import pytest
 from holdfast import BadInput, Context, Holdfast, Permanent, Retry
 from holdfast.aws import lambda_handler, sweep_handler
 from holdfast.aws.session import client
+from holdfast.domain.errors import StoreError
 from holdfast.port.store import Claim
 from holdfast.stores.dynamodb.address import parse
 from holdfast.testing.clock import ManualClock
+from tests.aws.outside import Outside
 from tests.servers import free_port
 
 REGION = "eu-central-1"
@@ -179,6 +181,37 @@ def test_a_batch_from_the_queue_of_the_store_itself(contract_url: str) -> None:
         assert json.loads(again["body"]) == {**app.envelope(failing.id), "attempt": 2}
         assert failures(lambda_handler(app)({"Records": [again]}, Remaining(60))) == []
         assert failing.refresh().attempt == 2
+
+
+def test_a_message_of_an_item_with_an_unknown_status_comes_again(
+    contract_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = Outside(contract_url)
+    with closing(Holdfast(contract_url)) as app:
+
+        @app.job(name="echo")
+        def echo(n: int) -> int:
+            return n
+
+        job = echo.enqueue(1)
+        outside.table.update_item(
+            Key={"job_id": str(job.id)},
+            UpdateExpression="SET #s = :s",
+            ExpressionAttributeNames={"#s": "status"},
+            ExpressionAttributeValues={":s": "melting"},
+        )
+        before = outside.bytes(str(job.id))
+        envelope = {"v": 1, "job_id": str(job.id), "workspace_id": "", "trigger_type": "manual", "attempt": 1}
+        body = envelope | {"max_attempts": 5, "trace_id": "", "idempotency_key": ""}
+        record = {"messageId": "m1", "body": json.dumps(body)}
+        assert lambda_handler(app)({"Records": [record]}) == {"batchItemFailures": [{"itemIdentifier": "m1"}]}
+        said = f"The item '{job.id}' has the status 'melting', which the contract does not know; it is passed over."
+        assert said in caplog.text
+        for ask in (lambda: app.process(body), lambda: app.get(job.id), lambda: app.explain(job.id)):
+            with pytest.raises(StoreError, match="has the status 'melting'"):
+                ask()
+    assert outside.bytes(str(job.id)) == before
+    assert outside.number(outside.dlq) == 0
 
 
 def test_a_dead_letter_that_was_moved_back_without_a_redrive_returns_to_its_queue(contract_url: str) -> None:

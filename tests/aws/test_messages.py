@@ -1,12 +1,14 @@
 """What is sent about jobs, and what becomes of messages that are received: by the contract's own words."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from holdfast.domain import lifecycle
 from holdfast.domain.dialects import envelope
+from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
 from holdfast.domain.move import Answer
@@ -206,6 +208,8 @@ def test_an_item_with_an_unknown_status_is_reported_and_neither_run_nor_lost(
     assert caplog.messages == [said]
     [finding] = bench.store.check()
     assert finding.text == said
+    with pytest.raises(StoreError, match=re.escape(said)):
+        bench.store.read([job.id])
 
 
 def test_a_job_that_another_program_cancelled_in_the_table_is_a_no_op(bench: Lab, outside: Outside) -> None:

@@ -83,7 +83,15 @@ class Records:
 
     def item(self, id_: str) -> Item | None:
         """Read a job's item as it is now."""
-        return self.layout.fetch(self._wire, [id_]).get(id_)
+        return self._ours([id_]).get(id_)
+
+    def _ours(self, ids: Sequence[str]) -> dict[str, Item]:
+        return {id_: item for id_, item in self.layout.fetch(self._wire, ids).items() if self.layout.ours(item)}
+
+    def strange(self, id_: str) -> str | None:
+        """Say why what lies under a job's id is no job, if something does."""
+        item = self.layout.fetch(self._wire, [id_]).get(id_)
+        return None if item is None else self.layout.strange(item)
 
     def forget(self, id_: str) -> None:
         """Let go of a record that has turned out to be old."""
@@ -91,8 +99,8 @@ class Records:
             self._known.pop(id_, None)
 
     def fetch(self, ids: Sequence[str]) -> dict[str, JobRecord]:
-        """Read jobs by id as they are now; those that are not there are left out."""
-        there = self.layout.fetch(self._wire, ids)
+        """Read jobs by id as they are now; those that are not there, or not understood, are left out."""
+        there = self._ours(ids)
         found = {id_: self.layout.record(item) for id_, item in there.items()}
         self._complete(found, there.values())
         if len(ids) == 1:

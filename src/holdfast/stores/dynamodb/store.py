@@ -150,9 +150,11 @@ class DynamoStore:
         return sum(self._settlement.end_lease(job.id, owner, now) for job in self._looking.held_by(owner))
 
     def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
-        """Read jobs by id."""
+        """Read jobs by id. Whoever asks for one that is there and not understood is told so."""
         self._open()
         found = self._records.fetch(ids) if ids else {}
+        if not found and len(ids) == 1 and (strange := self._records.strange(ids[0])) is not None:
+            raise StoreError(strange)
         return [found.get(id_) for id_ in ids]
 
     def find(self, query: Query) -> list[JobRecord]:
