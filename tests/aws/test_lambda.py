@@ -464,6 +464,23 @@ def test_an_event_that_is_not_from_a_queue_is_told_so(here: Holdfast, event: Any
         lambda_handler(here)(event, None)
 
 
+@pytest.mark.parametrize("body", [None, "", 7, "absent"])
+def test_a_message_without_a_body_does_not_fail_its_batch(app: Holdfast, queue: Queue, body: Any) -> None:
+    @app.job
+    def good() -> None: ...
+
+    job = good.enqueue()
+    queue.send(app.envelope(job.id))
+    event = queue.event(1)
+    odd = {**event["Records"][0], "messageId": "odd", "body": body}
+    if body == "absent":
+        del odd["body"]
+    assert failures(lambda_handler(app)({"Records": [odd, *event["Records"]]}, object())) == []
+    assert job.refresh().state == "succeeded"
+    [(_, reason, _)] = queue.dead()
+    assert reason == "bad_envelope"
+
+
 @pytest.mark.parametrize("make", [lambda_handler, sweep_handler])
 def test_a_function_is_made_for_an_application(make: Callable[[Any], object]) -> None:
     with pytest.raises(BadInput, match="takes a Holdfast application, not a str"):
