@@ -146,7 +146,7 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str, says: str) -> None:
 
 
 def test_nobody_at_the_endpoint_is_said_so() -> None:
-    with pytest.raises(StoreUnreachable, match="nobody answers there"):
+    with pytest.raises(StoreUnreachable, match=r"nobody answers there\."):
         open_store(f"dynamodb://jobs?endpoint=http://127.0.0.1:{free_port()}").counts()
 
 
