@@ -183,6 +183,34 @@ def test_a_batch_from_the_queue_of_the_store_itself(contract_url: str) -> None:
         assert failing.refresh().attempt == 2
 
 
+@pytest.mark.parametrize("status", ["pending", "queued", "failed"])
+def test_a_job_that_another_program_stored_by_the_contract_runs(contract_url: str, status: str) -> None:
+    outside = Outside(contract_url)
+    with closing(Holdfast(contract_url)) as app:
+
+        @app.job
+        def fetch() -> int:
+            return 5
+
+        app.counts()
+        ids = [str(uuid.uuid4()) for _ in range(3)]
+        for id_ in ids:
+            moment = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
+            row = {"job_id": id_, "workspace_id": "acme", "workflow_id": "fetch", "status": status, **moment}
+            outside.table.put_item(Item=row | {"attempts": 0, "max_attempts": 5, "trigger_type": "webhook"})
+        first, second, third = (app.envelope(uuid.UUID(id_)) for id_ in ids)
+        assert app.process(first) == "claimed"
+        assert app.process(first) == "no-op-terminal"
+        record = {"messageId": "m1", "body": json.dumps(second)}
+        assert failures(lambda_handler(app)({"Records": [record, record]}, Remaining(60))) == []
+        assert app.cancel(uuid.UUID(ids[2])).state == "cancelled"
+        assert app.process(third) == "no-op-terminal"
+        assert [str(job.id) for job in app.find()] == sorted(ids, reverse=True), "they are listed from now on"
+        assert list(app.store.check()) == []
+    assert [outside.status(id_) for id_ in ids] == ["completed", "completed", "canceled"]
+    assert {row["created_at"] for row in outside.rows().values()} == {"2026-01-01T00:00:00Z"}
+
+
 def test_a_message_of_an_item_with_an_unknown_status_comes_again(
     contract_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.domain.job import TERMINAL, JobRecord, State, StepRecord
 from holdfast.stores.dynamodb import items
+from holdfast.stores.dynamodb.contract import LISTED, STATUSES
 from holdfast.stores.dynamodb.items import Item, beside
 from holdfast.stores.dynamodb.layout import LOOK_AT, Layout, Part
 from holdfast.stores.dynamodb.past import step_item
@@ -134,6 +135,8 @@ class Records:
         those that it has.
         """
         old, new = self.layout.item(before, None) | had.attributes, self.layout.item(after, op) | has.attributes
+        if not before.version:  # another program wrote it, and nobody has listed it yet
+            old.pop(LISTED, None)
         names, values, sets, removes = _Names(), dict[str, Any](), [], []
         for name, value in new.items():
             if old.get(name) != value and not (name == LOOK_AT and _later(before, after)):
@@ -234,7 +237,13 @@ class _Names:
 
 
 def _unchanged(job: JobRecord, names: _Names) -> tuple[str, Item]:
-    """Say that an item is still of this version, and under this lease."""
+    """Say that an item is still of this version, and under this lease. What another program wrote has no version: it
+    is still that program's, and has not ended meanwhile.
+    """
+    if not job.version:
+        ended = {f":ended_{state.value}": items.wire(STATUSES[state]) for state in TERMINAL}
+        version, status = names.of("version"), names.of("status")
+        return f"attribute_not_exists({version}) AND NOT {status} IN ({', '.join(sorted(ended))})", ended
     guard: dict[str, Any] = {"version": job.version, "token": job.token, "lease_id": job.lease_id}
     guarding = {f":was_{name}": items.wire(value) for name, value in guard.items() if value is not None}
     return " AND ".join(
