@@ -125,3 +125,10 @@ def test_another_number_of_shards_is_refused(url: str) -> None:
     open_store(url).counts()
     with pytest.raises(StoreUnusable, match="write shards=1"):
         open_store(url.replace("shards=1", "shards=8")).counts()
+
+
+def test_a_region_that_is_none_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with pytest.raises(StoreUnreachable, match=r"nobody answers there; is the region mars-north-1 right\?"):
+        open_store("dynamodb://jobs?region=mars-north-1").counts()

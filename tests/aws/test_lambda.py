@@ -17,9 +17,11 @@ import pytest
 from holdfast import BadInput, Context, Holdfast, Permanent, Retry
 from holdfast.aws import lambda_handler, sweep_handler
 from holdfast.aws.session import client
+from holdfast.domain.errors import StoreError
 from holdfast.port.store import Claim
 from holdfast.stores.dynamodb.address import parse
 from holdfast.testing.clock import ManualClock
+from tests.aws.outside import Outside
 from tests.servers import free_port
 
 REGION = "eu-central-1"
@@ -179,6 +181,65 @@ def test_a_batch_from_the_queue_of_the_store_itself(contract_url: str) -> None:
         assert json.loads(again["body"]) == {**app.envelope(failing.id), "attempt": 2}
         assert failures(lambda_handler(app)({"Records": [again]}, Remaining(60))) == []
         assert failing.refresh().attempt == 2
+
+
+@pytest.mark.parametrize("status", ["pending", "queued", "failed"])
+def test_a_job_that_another_program_stored_by_the_contract_runs(contract_url: str, status: str) -> None:
+    outside = Outside(contract_url)
+    with closing(Holdfast(contract_url)) as app:
+
+        @app.job
+        def fetch() -> int:
+            return 5
+
+        app.counts()
+        ids = [str(uuid.uuid4()) for _ in range(3)]
+        for id_ in ids:
+            moment = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
+            row = {"job_id": id_, "workspace_id": "acme", "workflow_id": "fetch", "status": status, **moment}
+            outside.table.put_item(Item=row | {"attempts": 0, "max_attempts": 5, "trigger_type": "webhook"})
+        first, second, third = (app.envelope(uuid.UUID(id_)) for id_ in ids)
+        assert app.process(first) == "claimed"
+        assert app.process(first) == "no-op-terminal"
+        record = {"messageId": "m1", "body": json.dumps(second)}
+        assert failures(lambda_handler(app)({"Records": [record, record]}, Remaining(60))) == []
+        assert app.cancel(uuid.UUID(ids[2])).state == "cancelled"
+        assert app.process(third) == "no-op-terminal"
+        assert [str(job.id) for job in app.find()] == sorted(ids, reverse=True), "they are listed from now on"
+        assert list(app.store.check()) == []
+    assert [outside.status(id_) for id_ in ids] == ["completed", "completed", "canceled"]
+    assert {row["created_at"] for row in outside.rows().values()} == {"2026-01-01T00:00:00Z"}
+
+
+def test_a_message_of_an_item_with_an_unknown_status_comes_again(
+    contract_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = Outside(contract_url)
+    with closing(Holdfast(contract_url)) as app:
+
+        @app.job(name="echo")
+        def echo(n: int) -> int:
+            return n
+
+        job = echo.enqueue(1)
+        outside.table.update_item(
+            Key={"job_id": str(job.id)},
+            UpdateExpression="SET #s = :s",
+            ExpressionAttributeNames={"#s": "status"},
+            ExpressionAttributeValues={":s": "melting"},
+        )
+        before = outside.bytes(str(job.id))
+        envelope = {"v": 1, "job_id": str(job.id), "workspace_id": "", "trigger_type": "manual", "attempt": 1}
+        body = envelope | {"max_attempts": 5, "trace_id": "", "idempotency_key": ""}
+        record = {"messageId": "m1", "body": json.dumps(body)}
+        assert lambda_handler(app)({"Records": [record]}) == {"batchItemFailures": [{"itemIdentifier": "m1"}]}
+        said = f"The item '{job.id}' has the status 'melting', which the contract does not know; it is passed over."
+        assert said in caplog.text
+        for ask in (lambda: app.process(body), lambda: app.get(job.id), lambda: app.explain(job.id)):
+            with pytest.raises(StoreError, match="has the status 'melting'"):
+                ask()
+    assert outside.bytes(str(job.id)) == before
+    assert outside.number(outside.dlq) == 0
 
 
 def test_a_dead_letter_that_was_moved_back_without_a_redrive_returns_to_its_queue(contract_url: str) -> None:
@@ -429,6 +490,23 @@ def test_a_handler_that_does_not_stop_does_not_keep_its_job(here: Holdfast) -> N
 def test_an_event_that_is_not_from_a_queue_is_told_so(here: Holdfast, event: Any) -> None:
     with pytest.raises(BadInput, match="The event is not from SQS"):
         lambda_handler(here)(event, None)
+
+
+@pytest.mark.parametrize("body", [None, "", 7, "absent"])
+def test_a_message_without_a_body_does_not_fail_its_batch(app: Holdfast, queue: Queue, body: Any) -> None:
+    @app.job
+    def good() -> None: ...
+
+    job = good.enqueue()
+    queue.send(app.envelope(job.id))
+    event = queue.event(1)
+    odd = {**event["Records"][0], "messageId": "odd", "body": body}
+    if body == "absent":
+        del odd["body"]
+    assert failures(lambda_handler(app)({"Records": [odd, *event["Records"]]}, object())) == []
+    assert job.refresh().state == "succeeded"
+    [(_, reason, _)] = queue.dead()
+    assert reason == "bad_envelope"
 
 
 @pytest.mark.parametrize("make", [lambda_handler, sweep_handler])

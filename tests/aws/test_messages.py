@@ -1,12 +1,15 @@
 """What is sent about jobs, and what becomes of messages that are received: by the contract's own words."""
 
 import json
+import re
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from holdfast.domain import lifecycle
 from holdfast.domain.dialects import envelope
+from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
 from holdfast.domain.move import Answer
@@ -206,6 +209,72 @@ def test_an_item_with_an_unknown_status_is_reported_and_neither_run_nor_lost(
     assert caplog.messages == [said]
     [finding] = bench.store.check()
     assert finding.text == said
+    with pytest.raises(StoreError, match=re.escape(said)):
+        bench.store.read([job.id])
+
+
+FOREIGN: dict[str, Any] = {
+    "job_id": "5f2b3c1e-8a4d-4f6b-9c7e-1d2a3b4c5d6e",
+    "workflow_id": "echo",
+    "status": "queued",
+    "attempts": 0,
+    "max_attempts": 5,
+    "created_at": "2026-01-01T00:00:00+00:00",
+}
+
+
+def call(outside: Outside, row: dict[str, Any]) -> None:
+    """Store an item as another program does, and send its message."""
+    outside.table.put_item(Item=row)
+    body = {"v": 1, "workspace_id": "", "trigger_type": "manual", "attempt": 1, "max_attempts": 5, "trace_id": ""}
+    outside.send([json.dumps(body | {"job_id": row["job_id"], "idempotency_key": ""})])
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ({"updated_at": "yesterday"}, "is no job: Invalid isoformat string: 'yesterday'"),
+        ({"next_attempt_at": ""}, "is no job: Invalid isoformat string: ''"),
+        ({"attempts": "0"}, "is no job: its attempts is not a whole number"),
+        ({"attempts": Decimal("0.5")}, "is no job: its attempts is not a whole number"),
+        ({"attempts": None}, "is no job: its attempts is not a whole number"),
+        ({"max_attempts": "five"}, "is no job: its max_attempts is not a whole number"),
+        ({"payload": {"a": 1}}, "is no job: its payload is not text"),
+        ({"user_id": 7}, "is no job: its user_id is not text"),
+        ({"steps": ["fetch"]}, "has steps that Holdfast did not write"),
+    ],
+)
+def test_an_item_that_cannot_be_read_is_told_and_stays_as_it_is_while_others_run(
+    bench: Lab, outside: Outside, caplog: pytest.LogCaptureFixture, field: dict[str, Any], says: str
+) -> None:
+    job = bench.job()
+    call(outside, FOREIGN | field)
+    before = outside.bytes(FOREIGN["job_id"])
+    assert [claimed.id for claimed in bench.claim(5)] == [job.id]
+    said = f"The item '{FOREIGN['job_id']}' {says}; it is passed over."
+    assert caplog.messages == [said]
+    assert (outside.bytes(FOREIGN["job_id"]), outside.number()) == (before, 2)
+    with pytest.raises(StoreError, match=re.escape(said)):
+        bench.store.read([FOREIGN["job_id"]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("created_at", "2026-01-01T00:00:00"),
+        ("created_at", "2025-12-31T00:00:00.500Z"),
+        ("created_at", "2026-01-01T00:00:02+00:00"),
+        ("credits_estimate", Decimal("1.5")),
+        ("max_attempts", None),
+        ("started_at", None),
+    ],
+)
+def test_an_item_of_another_program_may_leave_things_open(bench: Lab, outside: Outside, field: str, value: Any) -> None:
+    call(outside, FOREIGN | {field: value})
+    [job] = bench.claim(5)
+    assert (job.id, job.attempt, job.max_attempts) == (FOREIGN["job_id"], 1, 5)
+    bench.done(lifecycle.complete(job, None, RETENTION))
+    assert outside.status(job.id) == "completed"
 
 
 def test_a_job_that_another_program_cancelled_in_the_table_is_a_no_op(bench: Lab, outside: Outside) -> None:

@@ -1,12 +1,15 @@
 """The table of the scheduled queue: what is large, what is strange, and what is refused at the door."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from boto3.dynamodb.conditions import Key  # type: ignore[import-untyped]
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import BadInput, StoreError, StoreUnreachable, StoreUnusable
+from holdfast.domain.job import State
 from holdfast.domain.moments import SECOND
 from holdfast.port.store import Page, Query
 from holdfast.stores import open_store
@@ -35,6 +38,41 @@ def test_an_item_of_another_program_is_passed_over_and_reported(bench: Lab) -> N
     assert [claimed.id for claimed in bench.claim(5)] == [job.id]
     [finding] = bench.store.check()
     assert strange in finding.text
+
+
+def mark(outside: Outside, sk: str, status: str) -> None:
+    outside.table.update_item(
+        Key={"PK": "job", "SK": sk},
+        UpdateExpression="SET #s = :s",
+        ExpressionAttributeNames={"#s": "status"},
+        ExpressionAttributeValues={":s": status},
+    )
+
+
+def test_a_job_with_an_unknown_status_is_reported_and_neither_run_nor_lost(bench: Lab) -> None:
+    job, outside = bench.job(), Outside(bench.store.url)
+    [row] = outside.table.query(KeyConditionExpression=Key("PK").eq("job"))["Items"]
+    mark(outside, row["SK"], "melting")
+    assert bench.claim(5) == []
+    said = f"The item '{row['SK']}' has the status 'melting', which no job has here; it is passed over."
+    with pytest.raises(StoreError, match=re.escape(said)):
+        bench.store.read([job.id])
+    bench.clock.advance(days=400)
+    bench.store.purge(100)
+    assert [finding.text for finding in bench.store.check()] == [said]
+    assert outside.table.query(KeyConditionExpression=Key("PK").eq("job"))["Items"] == [row | {"status": "melting"}]
+    mark(outside, row["SK"], "pending")
+    assert [claimed.id for claimed in bench.claim(5)] == [job.id]
+
+
+def test_a_job_that_another_program_cancelled_by_its_status_does_not_run(bench: Lab) -> None:
+    job, outside = bench.job(), Outside(bench.store.url)
+    [row] = outside.table.query(KeyConditionExpression=Key("PK").eq("job"))["Items"]
+    mark(outside, row["SK"], "cancelled")
+    assert bench.claim(5) == []
+    [found] = bench.store.read([job.id])
+    assert found is not None
+    assert found.state is State.CANCELLED
 
 
 @pytest.mark.parametrize("shards", [4, 10])
@@ -108,7 +146,7 @@ def test_a_url_that_cannot_be_meant_is_refused(url: str, says: str) -> None:
 
 
 def test_nobody_at_the_endpoint_is_said_so() -> None:
-    with pytest.raises(StoreUnreachable, match="nobody answers there"):
+    with pytest.raises(StoreUnreachable, match=r"nobody answers there\."):
         open_store(f"dynamodb://jobs?endpoint=http://127.0.0.1:{free_port()}").counts()
 
 

@@ -20,6 +20,7 @@ from holdfast.port.store import Parcel, Query, ScheduleRecord, Store
 from holdfast.runtime import copying
 from holdfast.runtime.copying import Place
 from holdfast.stores import open_store
+from holdfast.stores.dynamodb import DynamoStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
@@ -318,3 +319,13 @@ def test_a_copy_to_elsewhere_waits_for_the_unfinished_one(bench: Open) -> None:
     with pytest.raises(StoreError, match="--from a --to b"):
         copying.copy(Place(source.store, "a"), Place(third.store, "c"), SETTINGS)
     assert third.store.find(Query()) == []
+
+
+@pytest.mark.aws
+def test_a_count_that_drifted_does_not_hold_up_a_copy(bench: Open) -> None:
+    source, target = bench("dynamodb"), bench("memory")
+    source.job()
+    store = source.store
+    assert isinstance(store, DynamoStore)
+    store._crew.count({("default", State.RUNNING): 1})  # as a process leaves it that dies in between
+    assert copy(source, target).waiting == 1

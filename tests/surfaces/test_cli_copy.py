@@ -125,6 +125,24 @@ def test_a_second_copy_does_not_take_the_pause_of_the_first_for_the_operators(tm
     assert "Paused in the source before this, by hand or by an earlier copy: default." in second.stdout
 
 
+def test_a_copy_tells_which_rules_and_pauses_the_target_lacks(tmp_path: Path) -> None:
+    source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    seeded(source, 1)
+    assert run("migrate", "--url", target, cwd=tmp_path).returncode == 0
+    with closing(Holdfast(source)) as app, closing(Holdfast(target)) as other:
+        app.pause(tenant="acme")
+        app.pause(kind="add")
+        app.limits.set("mail", concurrency=2)
+        done = run("copy", "--from", source, "--to", target, cwd=tmp_path)
+        assert "Tenants that are paused in the source and not in the target: acme." in done.stdout
+        assert "Kinds that are paused in the source and not in the target: add." in done.stdout
+        assert "Queues whose limits or order are others in the target: mail." in done.stdout
+        other.pause(tenant="acme")
+        other.limits.set("mail", concurrency=2)
+    told = parsed(run("copy", "--from", source, "--to", target, "--json", cwd=tmp_path).stdout)
+    assert (told["paused_tenants"], told["paused_kinds"], told["limited_queues"]) == ([], ["add"], [])
+
+
 @pytest.mark.parametrize(
     ("words", "sentence", "code"),
     [

@@ -83,19 +83,20 @@ def sweep_handler(app: Holdfast) -> Handler:
 def _records(event: Any) -> list[Mapping[str, Any]]:
     found = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(found, list) or not all(_is_message(one) for one in found):
-        msg = "The event is not from SQS, it has no Records with a messageId and a body; connect it to a queue."
+        msg = "The event is not from SQS, it has no Records with a messageId; connect it to a queue."
         raise BadInput(msg)
     return found
 
 
 def _is_message(record: Any) -> bool:
-    return isinstance(record, Mapping) and all(isinstance(record.get(name), str) for name in ("messageId", "body"))
+    return isinstance(record, Mapping) and isinstance(record.get("messageId"), str)
 
 
 def _deadline(context: Any, reserve: float) -> Deadline | None:
-    if context is None:
+    remaining = getattr(context, "get_remaining_time_in_millis", None)
+    if remaining is None:
         return None
-    left = context.get_remaining_time_in_millis() / 1_000
+    left = remaining() / 1_000
     return Deadline(time.monotonic() + left - min(reserve, left / _SHARE))
 
 
@@ -118,7 +119,7 @@ def _delivered(app: Holdfast, record: Mapping[str, Any], deadline: Deadline | No
     if deadline is not None and deadline.left <= 0:
         return Later(0)
     try:
-        envelope = read_envelope(record["body"])
+        envelope = read_envelope(record.get("body", ""))
         delivery = app.delivery() if deadline is None else app.delivery(within=deadline.left)
         outcome = delivery.process(envelope)
         if outcome == Answer.NO_OP_TERMINAL:

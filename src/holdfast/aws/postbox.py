@@ -58,7 +58,9 @@ class Postbox:
             if client is not None and target is not None:
                 said = {REASON: code, "detail": reason[:_LONGEST_REASON], "source": self._name}
                 attributes = {name: {"DataType": "String", "StringValue": text} for name, text in said.items() if text}
-                client.send_message(QueueUrl=target, MessageBody=record["body"], MessageAttributes=attributes)
+                body = record.get("body")
+                text = body if isinstance(body, str) and body else " "  # SQS takes no empty one
+                client.send_message(QueueUrl=target, MessageBody=text, MessageAttributes=attributes)
         except Exception as error:  # noqa: BLE001 - SQS itself puts it there when it has come often enough
             log.warning("message %s could not be put aside: %s", record["messageId"], error)
             return False

@@ -64,6 +64,9 @@ def _as_json(source: str, target: str, report: Report) -> dict[str, Any]:
         "credits": report.credits,
         "refused": [{"id": id_, "reason": reason} for id_, reason in report.refused],
         "paused_before": report.paused,
+        "paused_tenants": report.tenants,
+        "paused_kinds": report.kinds,
+        "limited_queues": report.ruled,
     }
 
 
@@ -82,7 +85,17 @@ def _show(where: str, report: Report, *, back: bool) -> None:
     if report.paused and not back:
         before = f"Paused in the source before this, by hand or by an earlier copy: {', '.join(report.paused)}."
         click.echo(f"{before} If it was by hand, pause them in the target, too.")
+    _show_left_behind(report)
     for id_, reason in report.refused[:SHOWN]:
         click.echo(f"{id_} was not moved: {reason}")
     if len(report.refused) > SHOWN:
         click.echo(f"... and {len(report.refused) - SHOWN:,} more.")
+
+
+def _show_left_behind(report: Report) -> None:
+    for what, names in (("Tenants", report.tenants), ("Kinds", report.kinds)):
+        if names:
+            click.echo(f"{what} that are paused in the source and not in the target: {', '.join(names)}.")
+    if report.ruled:
+        limited = f"Queues whose limits or order are others in the target: {', '.join(report.ruled)}."
+        click.echo(f"{limited} What code declares comes with its workers; set the rest there: holdfast limits.")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.client.limits import rules_of
 from holdfast.client.settings import Settings
 from holdfast.domain import moving
 from holdfast.domain.errors import BadInput, KeyConflict, StoreError
@@ -57,6 +58,12 @@ class Report:
     """Jobs that were not moved, each with the reason."""
     paused: list[str] = field(default_factory=list)
     """Queues that were paused in the source before this."""
+    tenants: list[str] = field(default_factory=list)
+    """Tenants that are paused in the source and not in the target."""
+    kinds: list[str] = field(default_factory=list)
+    """The same of kinds."""
+    ruled: list[str] = field(default_factory=list)
+    """Queues whose limits or order are others in the target."""
 
 
 def copy(
@@ -83,6 +90,7 @@ def copy(
         _send(source, target, jobs, settings, report)
     _let_arrive(source, target, report, advance)
     _move_credits(source, target, report)
+    _compare_rules(source.store, target.store, report)
     return report
 
 
@@ -147,7 +155,17 @@ def _quiet(store: Store, settings: Settings, wait: float) -> None:
         pass
 
 
+def _compare_rules(source: Store, target: Store, report: Report) -> None:
+    """Find the rules and pauses that jobs have left behind."""
+    here, there = rules_of(source), rules_of(target)
+    report.tenants += sorted(here.tenants - there.tenants)
+    report.kinds += sorted(here.kinds - there.kinds)
+    report.ruled += sorted(queue for queue, rule in here.rules.items() if there.rules.get(queue) != rule)
+
+
 def _running(store: Store) -> int:
+    if not store.capabilities.exact_counts:
+        return sum(len(page) for page in _pages(store, State.RUNNING))
     return sum(number for (_, state), number in store.counts().items() if state is State.RUNNING)
 
 

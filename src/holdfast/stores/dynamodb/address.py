@@ -13,7 +13,7 @@ _QUEUE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _MAX_SHARDS = 100
 _PAGE = 25
-_POLL = 1.0
+_POLL = 30.0
 _SKEW = 2.0
 _SHARDS = 4
 _GRACE = 30.0
@@ -39,7 +39,7 @@ class Address(NamedTuple):
     the URL says otherwise: jobs are then taken as SQS brings them.
     """
     poll: float = _POLL
-    """Seconds between two looks of an idle worker."""
+    """The most seconds between two looks of an idle worker."""
     skew: Micros = round(_SKEW * SECOND)
     """By how much the clocks of two workers may differ: a lease counts as over only this long after its end."""
     grace: Micros = round(_GRACE * SECOND)

@@ -11,8 +11,8 @@ taken to be as it is in a job that nobody has touched yet.
 import heapq
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, get_type_hints
 from uuid import UUID
 
 from holdfast.domain.dialects import DIALECTS, timestamp
@@ -22,6 +22,7 @@ from holdfast.port.store import Query
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.items import Item, Row, attributes
 from holdfast.stores.dynamodb.layout import FOREVER, HELD, LOOK, LOOK_AT, Part, look, seen, shard
+from holdfast.stores.dynamodb.steps import steps_of
 from holdfast.stores.dynamodb.wire import Wire
 
 PENDING, QUEUED = "pending", "queued"
@@ -83,6 +84,15 @@ _UNTOUCHED: dict[str, Any] = {
 _OWN = tuple(name for name in JobRecord._fields if name not in {"state", "flow", "result", *_RENAMED, *_TIMES})
 _ALWAYS = frozenset({"version", "token", "queue", "payload"})
 """What writes are guarded by, or claims look at."""
+_WRITTEN = {int: "N", int | None: "N", bool: "BOOL", bool | None: "BOOL"}
+_TYPES = {
+    **{_RENAMED.get(name, name): _WRITTEN.get(hint, "S") for name, hint in get_type_hints(JobRecord).items()},
+    **dict.fromkeys((*_TIMES.values(), "status", "error_message"), "S"),
+}
+"""Of which type of DynamoDB an attribute is; all others are nobody's business here."""
+_COUNTED_UP = frozenset({"attempts", "version", "token"})
+"""What a claim adds to, which cannot be done with a null."""
+_NOUNS = {"N": "a whole number", "S": "text", "BOOL": "true or false"}
 
 
 class Contract(NamedTuple):
@@ -140,9 +150,9 @@ class Contract(NamedTuple):
 
     def record(self, item: Item) -> JobRecord:
         """Read a job's item."""
-        values = items.plain(item)
+        values = _values(item)
         flow = values.get("flow")
-        state = State.CREATED if UNSUBMITTED in values else _STATES[values["status"]]
+        state = State.CREATED if UNSUBMITTED in item else _STATES[values["status"]]
         own: dict[str, Any] = {name: values.get(name, _UNTOUCHED[name]) for name in _OWN}
         own |= {name: values.get(attribute, _UNTOUCHED[name]) for name, attribute in _RENAMED.items()}
         own |= {name: _instant(values.get(attribute), name) for name, attribute in _TIMES.items()}
@@ -174,6 +184,14 @@ class Contract(NamedTuple):
             str(item["workflow_id"]["S"])
         except (KeyError, ValueError):
             return f"The item {id_!r} is no job: it lacks a UUID, a workflow_id or a created_at; it is passed over."
+        try:
+            self.record(item)
+        except (ValueError, TypeError) as error:
+            return f"The item {id_!r} is no job: {str(error).removesuffix('.')}; it is passed over."
+        try:
+            steps_of(item)
+        except (KeyError, ValueError, TypeError):
+            return f"The item {id_!r} has steps that Holdfast did not write; it is passed over."
         return None
 
     def pointers(self, job: JobRecord) -> list[Item]:
@@ -189,9 +207,8 @@ class Contract(NamedTuple):
         return None
 
     def fetch(self, wire: Wire, ids: Sequence[str]) -> dict[str, Item]:
-        """Read the items of jobs; those that are none of ours are left out."""
-        found = wire.get_all([Row(id_) for id_ in ids])
-        return {item["job_id"]["S"]: item for item in found.values() if self.ours(item)}
+        """Read the items of jobs."""
+        return {item["job_id"]["S"]: item for item in wire.get_all([Row(id_) for id_ in ids]).values()}
 
     def waiting(self, wire: Wire, upto: Micros | None, page: int) -> Iterator[Iterator[JobRecord]]:
         """Walk through the jobs that wait: those that were looked at already are due, whenever they are looked at."""
@@ -222,5 +239,23 @@ class Contract(NamedTuple):
         yield from heapq.merge(*walks, reverse=True)
 
 
+def _values(item: Item) -> dict[str, Any]:
+    """Read what an item says of a job; a null says nothing."""
+    values: dict[str, Any] = {}
+    for name, typed in item.items():
+        [(kind, value)] = typed.items()
+        if name not in _TYPES or (kind == "NULL" and name not in _COUNTED_UP):
+            continue
+        if kind != _TYPES[name] or (kind == "N" and not value.removeprefix("-").isdecimal()):
+            msg = f"its {name} is not {_NOUNS[_TYPES[name]]}"
+            raise ValueError(msg)
+        values[name] = int(value) if kind == "N" else value
+    return values
+
+
 def _instant(text: str | None, name: str) -> Micros | None:
-    return None if text is None else instant(datetime.fromisoformat(text), name)
+    """Read a timestamp; one that names no time zone is meant as UTC."""
+    if text is None:
+        return None
+    at = datetime.fromisoformat(text)
+    return instant(at if at.tzinfo is not None else at.replace(tzinfo=UTC), name)

@@ -62,7 +62,7 @@ class Layout(Protocol):
         ...
 
     def fetch(self, wire: Wire, ids: Sequence[str]) -> dict[str, Item]:
-        """Read the items of jobs by id as they are now; those that are not there are left out."""
+        """Read the items of jobs by id as they are now, understood or not; those that are not there are left out."""
         ...
 
     def waiting(self, wire: Wire, upto: Micros | None, page: int) -> Iterator[Iterator[JobRecord]]:

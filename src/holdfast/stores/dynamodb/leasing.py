@@ -4,10 +4,12 @@ The item that the update found tells all the rest: what the job was, or why it c
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from holdfast.domain import lifecycle
 from holdfast.domain.dialects import timestamp
+from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim
@@ -66,8 +68,18 @@ def lease(wire: Wire, records: Records, offer: Offer, want: Claim, now: Micros) 
         item = failed.parts[0][1]
         known = item is not None and records.layout.ours(item)
         raise Refused(item, records.layout.record(item) if item and known else None) from failed
+    except StoreError as error:  # it may be that what is there cannot be counted up
+        item = wire.get(Row(id_)) if type(error) is StoreError else None
+        if item is None or records.layout.ours(item):
+            raise
+        raise Refused(item, None) from error
+    if old and not records.layout.ours(old):
+        _put_back(wire, old, op)
+        raise Refused(old, None)
     if old:
         before = records.layout.record(old)
+        if before.available_at > now:  # another program, whose clock is ahead, says only when it was created
+            before = before._replace(available_at=now)
         after = lifecycle.claim(before, lease_id=want.lease_id, owner=want.owner, lease=want.lease, now=now)
         steps: Steps | None = steps_of(old)
     else:  # the reply was lost, and the second try found the first
@@ -78,6 +90,12 @@ def lease(wire: Wire, records: Records, offer: Offer, want: Claim, now: Micros) 
         before = after._replace(state=State.QUEUED if after.attempt == 1 else State.RETRYING)
     records.remember(after, steps)
     return before, after
+
+
+def _put_back(wire: Wire, item: Item, op: str) -> None:
+    """Let an item that was claimed and is not understood be as it was."""
+    with suppress(Failed):  # somebody else has changed it meanwhile
+        wire.put(item, "", ConditionExpression="op_token = :op", ExpressionAttributeValues={":op": items.wire(op)})
 
 
 def _values(queue: str, want: Claim, now: Micros, op: str) -> dict[str, Any]:

@@ -285,9 +285,10 @@ class Mail:
             found = [self._waiting.popleft() for _ in range(len(self._waiting))]
         calls, _ = self._sorted(found, want._replace(queues=None, full=frozenset()), frozenset(), None)
         rows = self._records.layout.fetch(self._wire, [call.offer.id for call in calls])
-        record = self._records.layout.record
+        layout = self._records.layout
         read = [(call, rows.get(call.offer.id)) for call in calls]
-        self._answer([(call, Refused(row, record(row) if row else None)) for call, row in read], want, now)
+        refused = [(call, Refused(row, layout.record(row) if row and layout.ours(row) else None)) for call, row in read]
+        self._answer(refused, want, now)
 
     def _give_up(self, message: Message, code: str, detail: str) -> None:
         """Put a message that nobody can process into the dead-letter queue, with the reason."""

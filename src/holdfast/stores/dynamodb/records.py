@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.domain.job import TERMINAL, JobRecord, State, StepRecord
 from holdfast.stores.dynamodb import items
+from holdfast.stores.dynamodb.contract import LISTED, STATUSES
 from holdfast.stores.dynamodb.items import Item, beside
 from holdfast.stores.dynamodb.layout import LOOK_AT, Layout, Part
 from holdfast.stores.dynamodb.past import step_item
@@ -83,7 +84,15 @@ class Records:
 
     def item(self, id_: str) -> Item | None:
         """Read a job's item as it is now."""
-        return self.layout.fetch(self._wire, [id_]).get(id_)
+        return self._ours([id_]).get(id_)
+
+    def _ours(self, ids: Sequence[str]) -> dict[str, Item]:
+        return {id_: item for id_, item in self.layout.fetch(self._wire, ids).items() if self.layout.ours(item)}
+
+    def strange(self, id_: str) -> str | None:
+        """Say why what lies under a job's id is no job, if something does."""
+        item = self.layout.fetch(self._wire, [id_]).get(id_)
+        return None if item is None else self.layout.strange(item)
 
     def forget(self, id_: str) -> None:
         """Let go of a record that has turned out to be old."""
@@ -91,8 +100,8 @@ class Records:
             self._known.pop(id_, None)
 
     def fetch(self, ids: Sequence[str]) -> dict[str, JobRecord]:
-        """Read jobs by id as they are now; those that are not there are left out."""
-        there = self.layout.fetch(self._wire, ids)
+        """Read jobs by id as they are now; those that are not there, or not understood, are left out."""
+        there = self._ours(ids)
         found = {id_: self.layout.record(item) for id_, item in there.items()}
         self._complete(found, there.values())
         if len(ids) == 1:
@@ -126,6 +135,8 @@ class Records:
         those that it has.
         """
         old, new = self.layout.item(before, None) | had.attributes, self.layout.item(after, op) | has.attributes
+        if not before.version:  # another program wrote it, and nobody has listed it yet
+            old.pop(LISTED, None)
         names, values, sets, removes = _Names(), dict[str, Any](), [], []
         for name, value in new.items():
             if old.get(name) != value and not (name == LOOK_AT and _later(before, after)):
@@ -226,7 +237,13 @@ class _Names:
 
 
 def _unchanged(job: JobRecord, names: _Names) -> tuple[str, Item]:
-    """Say that an item is still of this version, and under this lease."""
+    """Say that an item is still of this version, and under this lease. What another program wrote has no version: it
+    is still that program's, and has not ended meanwhile.
+    """
+    if not job.version:
+        ended = {f":ended_{state.value}": items.wire(STATUSES[state]) for state in TERMINAL}
+        version, status = names.of("version"), names.of("status")
+        return f"attribute_not_exists({version}) AND NOT {status} IN ({', '.join(sorted(ended))})", ended
     guard: dict[str, Any] = {"version": job.version, "token": job.token, "lease_id": job.lease_id}
     guarding = {f":was_{name}": items.wire(value) for name, value in guard.items() if value is not None}
     return " AND ".join(

@@ -84,8 +84,8 @@ class Removal:
         elif not items.beside(item):
             return
         elif item["PK"]["S"].startswith("scheduled-job#") and "job_id" in item:
-            if self._records.fetch_one(item["job_id"]["S"]) is None:
+            if not layout.fetch(self._wire, [item["job_id"]["S"]]):
                 key, tenant = item["idempotency_key"]["S"], item["tenant"]["S"]
                 yield Finding("S7", None, f"The key {key!r} of tenant {tenant!r} points to a job that is not there.")
-        elif (pointed := layout.pointed(item)) and self._records.fetch_one(pointed) is None:
+        elif (pointed := layout.pointed(item)) and not layout.fetch(self._wire, [pointed]):
             yield Finding("S1", pointed, "The job's pointer leads to an item that is not there.")

@@ -24,6 +24,7 @@ from holdfast.stores.dynamodb.wire import Wire
 SCHEDULED_KEYS = "scheduled#"
 TERMINAL_KEYS = "terminal#"
 _SCHEDULED = DIALECTS["scheduled"]
+_STATES = {str(word): state for state, word in _SCHEDULED.statuses.items()}
 _LONG_ERROR = 2_000
 _LOOKS = 20
 _RENAMED = {"kind": "job_type", "attempt": "attempts"}
@@ -90,14 +91,14 @@ class Scheduled(NamedTuple):
             **own,
             id=values["job_id"],
             payload=values["payload"],
-            state=State(values["state"]),
+            state=_state(values),
             flow=None if flow is None else Flow(*json.loads(flow)),
             result=values.get("result"),
         )
 
     def ours(self, item: Item) -> bool:
-        """Tell whether an item of the jobs' partition was written by this engine."""
-        return "version" in item and "job_id" in item
+        """Tell whether an item of the jobs' partition was written by this engine, and has a status that is known."""
+        return "version" in item and "job_id" in item and item.get("status", {}).get("S") in _STATES
 
     def pointers(self, job: JobRecord) -> list[Item]:
         """Write a job's pointer, with what lists are filtered by and never changes."""
@@ -146,7 +147,8 @@ class Scheduled(NamedTuple):
     def ended(self, wire: Wire, upto: Micros, page: int) -> Iterator[Item]:
         """Walk through the finished jobs: they lie by the time they may go."""
         for pk in self.partitions():
-            yield from wire.walk(pk, TERMINAL_KEYS, items.upto(TERMINAL_KEYS, upto), limit=page)
+            walk = wire.walk(pk, TERMINAL_KEYS, items.upto(TERMINAL_KEYS, upto), limit=page)
+            yield from (item for item in walk if self.ours(item))
 
     def listed(self, wire: Wire, query: Query) -> Iterator[str]:
         """Name the jobs that a filter may match, newest first: their pointers lie by id."""
@@ -159,13 +161,22 @@ class Scheduled(NamedTuple):
 
     def strange(self, item: Item) -> str | None:
         """Say what is wrong with an item among the jobs."""
-        if item["PK"]["S"] in self.partitions() and not self.ours(item):
-            return f"The item {item['SK']['S']!r} was not written by Holdfast and is passed over."
-        return None
+        if item["PK"]["S"] not in self.partitions() or self.ours(item):
+            return None
+        name, status = item["SK"]["S"], item.get("status", {}).get("S")
+        if status not in _STATES:
+            return f"The item {name!r} has the status {status!r}, which no job has here; it is passed over."
+        return f"The item {name!r} was not written by Holdfast and is passed over."
 
     def pointed(self, item: Item) -> str | None:
         """Name the job that an item is the pointer of."""
         return str(item["SK"]["S"]) if item["PK"]["S"] in self.partitions("job-id") else None
+
+
+def _state(values: dict[str, Any]) -> State:
+    """Read a job's state; one that another program has ended, by its status alone, has ended."""
+    state, told = State(values["state"]), _STATES[values["status"]]
+    return told if told in TERMINAL and state not in TERMINAL else state
 
 
 def _target(pointer: Item) -> Place:

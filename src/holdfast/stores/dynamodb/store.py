@@ -55,6 +55,7 @@ from holdfast.stores.dynamodb.crew import Crew
 from holdfast.stores.dynamodb.insertion import Insertion
 from holdfast.stores.dynamodb.layout import Layout
 from holdfast.stores.dynamodb.looking import Looking
+from holdfast.stores.dynamodb.lookout import Lookout
 from holdfast.stores.dynamodb.outbox import Outbox
 from holdfast.stores.dynamodb.pages import Pages
 from holdfast.stores.dynamodb.records import Records
@@ -67,13 +68,16 @@ from holdfast.stores.dynamodb.wire import Wire
 class DynamoStore:
     """Jobs in one table."""
 
-    capabilities = Capabilities(durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True)
+    capabilities = Capabilities(
+        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True
+    )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
         self.address = addresses.parse(url)
         self._clock = clock or SystemClock()
         self._bell = bell_of(self.address.endpoint, self.address.table)
+        self._lookout = Lookout(SystemClock(), self.address.poll)
         self._closed = False
         self._ready = False
         self._lock = threading.Lock()
@@ -146,9 +150,11 @@ class DynamoStore:
         return sum(self._settlement.end_lease(job.id, owner, now) for job in self._looking.held_by(owner))
 
     def read(self, ids: Sequence[str]) -> list[JobRecord | None]:
-        """Read jobs by id."""
+        """Read jobs by id. Whoever asks for one that is there and not understood is told so."""
         self._open()
         found = self._records.fetch(ids) if ids else {}
+        if not found and len(ids) == 1 and (strange := self._records.strange(ids[0])) is not None:
+            raise StoreError(strange)
         return [found.get(id_) for id_ in ids]
 
     def find(self, query: Query) -> list[JobRecord]:
@@ -357,13 +363,19 @@ class DynamoStore:
         self._open()
         seen, end = self._bell.times, time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:
-            if self._bell.heard(seen, min(left, self.address.poll), lambda: self._closed):
+            if self._bell.heard(seen, min(left, self._lookout.left), lambda: self._closed):
+                self._lookout.stir()
                 return True
-            if end - time.monotonic() > 0:
-                due = self.next_due(queues)
-                if due is not None and due <= self.now():
-                    return True
+            if not self._lookout.left and self._sees(queues):
+                self._lookout.stir()
+                return True
         return False
+
+    def _sees(self, queues: Sequence[str] | None) -> bool:
+        """Look whether a job is due."""
+        due, now = self.next_due(queues), self.now()
+        self._lookout.looked(None if due is None else max(due - now, 0))
+        return due is not None and due <= now
 
     def wake(self) -> None:
         """Make every `wait` return now."""

@@ -141,6 +141,8 @@ class Sweeping:
 
     def _said(self, message: Message, id_: str | None) -> str:
         what = f"for the job {id_}, which is not there" if id_ is not None else "that is about no job"
+        if id_ is not None and (strange := self._records.strange(id_)) is not None:
+            what = f"for what is no job ({strange.removesuffix('.')})"
         said = f"The dead-letter queue {self._queues.dead!r} holds a message {what}"
         return f"{said}; see its attributes, and delete it there (message {message.id})."
 

@@ -94,7 +94,8 @@ def translate(error: Exception, address: Address, service: str) -> Exception:
     shown = address.shown
     match error:
         case EndpointConnectionError() | ConnectTimeoutError():
-            return StoreUnreachable(f"{service} cannot be reached for {shown}: nobody answers there.")
+            hint = "" if address.endpoint else f"; is the region {address.region or 'of your AWS settings'} right?"
+            return StoreUnreachable(f"{service} cannot be reached for {shown}: nobody answers there{hint or '.'}")
         case NoCredentialsError() | PartialCredentialsError():
             return StoreUnusable(f"There are no AWS credentials for {shown}; set them, or give this process a role.")
         case NoRegionError():
