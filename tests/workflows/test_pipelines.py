@@ -135,6 +135,14 @@ def noop(payload: Any) -> None:
     return None
 
 
+def needs_more(payload: Any, results: Any, first: Any, ctx: Context) -> None:
+    return None
+
+
+def needs_a_name(payload: Any, *, first: Any) -> None:
+    return None
+
+
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
@@ -148,6 +156,10 @@ def noop(payload: Any) -> None:
         ([Step(noop, name="a#2")], "no '#'"),
         ([Step(noop, name="undo:a")], "'undo:'"),
         ([Step(noop, timeout=-1)], "negative"),
+        ([Step(noop, retry=3)], "retry= takes Retry"),  # type: ignore[arg-type]
+        ([noop, int], "named functions"),
+        ([noop, Step(needs_more)], "'needs_more' of 'pipe' needs 'first' as well"),
+        ([noop, needs_a_name], "'needs_a_name' of 'pipe' needs 'first' as well"),
     ],
 )
 def test_a_pipeline_that_cannot_be_is_refused_when_it_is_made(holdfast: TestHoldfast, steps: Any, says: str) -> None:

@@ -63,18 +63,42 @@ def _function(links: list[Link]) -> Callable[..., Any]:
 def _link(pipeline: str, step: Step) -> Link:
     fn = getattr(step.fn, "function", step.fn)
     undo = getattr(step.undo, "function", step.undo)
-    if not callable(fn) or not hasattr(fn, "__name__") or (undo is not None and not callable(undo)):
+    if not _is_readable(fn) or not hasattr(fn, "__name__") or (undo is not None and not _is_readable(undo)):
         msg = f"The steps of the pipeline {pipeline!r} are named functions, or Step(fn, ...); {step.fn!r} is not one."
+        raise BadInput(msg)
+    if step.retry is not None and not isinstance(step.retry, Retry):
+        msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {step.retry!r}."
         raise BadInput(msg)
     context = context_of(hints_of(fn))
     room = positional_room(fn)
     if room is not None:
         room = min(room - (context is not None and _is_positional(fn, context)), _GIVEN)
+    _require_no_more(pipeline, fn, context)
     timeout = None if step.timeout is None else duration(step.timeout, "timeout")
     if context is not None and room is not None and list(inspect.signature(fn).parameters).index(context) < room:
         fn = _by_name(fn, context)
     undo_context = None if undo is None else context_of(hints_of(undo))
     return Link(checked_name(step.name or fn.__name__), fn, room, context, undo, undo_context, step.retry, timeout)
+
+
+def _is_readable(fn: object) -> bool:
+    """Tell whether something can be called, and what with."""
+    try:
+        return callable(fn) and inspect.signature(fn) is not None
+    except ValueError:  # written in C, and silent about itself
+        return False
+
+
+def _require_no_more(pipeline: str, fn: Callable[..., Any], context: str | None) -> None:
+    """Refuse a function that could never be called, because it needs more than it would be given."""
+    parameters = inspect.signature(fn).parameters.values()
+    needed = [each for each in parameters if each.default is each.empty and each.name != context]
+    by_position = [each for each in needed if each.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    by_name = [each for each in needed if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    if more := [*by_position[_GIVEN:], *by_name]:
+        given = "the payload, the results so far and a context"
+        msg = f"A step of a pipeline is given {given}; {fn.__name__!r} of {pipeline!r} needs {more[0].name!r} as well."
+        raise BadInput(msg)
 
 
 def _by_name(fn: Callable[..., Any], context: str) -> Callable[..., Any]:
