@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import CommitUnknown, Holdfast, JobFunction, StoreUnavailable
+from holdfast import CommitUnknown, Context, Holdfast, JobFunction, Retry, StoreUnavailable
 from holdfast.domain import lifecycle
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention
@@ -406,6 +406,38 @@ counts = app.counts()
 app.close()
 sys.exit(status or (counts["succeeded"] != 42))
 """
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_handler_whose_transaction_breaks_as_it_begins_is_tried_again(
+    server: Server, url: str, awaited: bool
+) -> None:
+    """An attempt that nobody settles would be renewed for as long as its worker lives."""
+    with link(server.port) as line:
+        app, _ = open_app(url.replace(f":{server.port}/", f":{line.port}/"))
+
+        def first(ctx: Context) -> None:
+            if ctx.attempt == 1:
+                line.lose_answer_to(b"BEGIN")
+
+        @app.job(retry=Retry.fixed(0.01, retries=1))
+        def note(ctx: Context) -> None:
+            first(ctx)
+            with ctx.transaction() as db:
+                db.execute("SELECT 1")
+
+        @app.job(retry=Retry.fixed(0.01, retries=1))
+        async def anote(ctx: Context) -> None:
+            first(ctx)
+            async with ctx.transaction() as db:
+                await db.execute("SELECT 1")
+
+        with closing(app):
+            job = (anote if awaited else note).enqueue()
+            with working(app):
+                until(lambda: job.refresh().state == "succeeded", "the second attempt")
+            assert (line.lost, job.attempt) == (1, 2)
+            assert [attempt.code for attempt in app.attempts(job.id)][:1] == ["store_unreachable"]
 
 
 def test_a_store_used_across_a_fork_works_in_both_processes(url: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ConnStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
@@ -174,8 +174,9 @@ class Pool:
     def give_back(self, connection: Connection) -> None:
         """Take a lent connection back, to lend it again as it was."""
         connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
+        idle = connection.info.transaction_status == TransactionStatus.IDLE
         with self._lock:
-            if not self._closed and not connection.closed and len(self._lent) < _MOST_LENT:
+            if not self._closed and idle and len(self._lent) < _MOST_LENT:
                 self._lent_by = os.getpid()
                 self._lent.append(connection)
                 return

@@ -42,8 +42,13 @@ class HandlerTransaction:
         if self._db is None:
             with SHELTER:
                 self._db = self._pool.borrow()
-                self._block = self._db.transaction()
-                self._block.__enter__()
+                block = self._db.transaction()
+                try:
+                    block.__enter__()
+                except psycopg.Error as error:
+                    self.rollback()
+                    raise translate(error, self._pool.address, sent=False) from error
+                self._block = block
         return self._db
 
     def __exit__(self, *error: object) -> None:
@@ -58,8 +63,13 @@ class HandlerTransaction:
                 )
             except psycopg.Error as error:
                 raise translate(error, self._pool.address, sent=False) from error
-            self._block = self._adb.transaction()
-            await self._block.__aenter__()
+            block = self._adb.transaction()
+            try:
+                await block.__aenter__()
+            except psycopg.Error as error:
+                await self.arollback()
+                raise translate(error, self._pool.address, sent=False) from error
+            self._block = block
         return self._adb
 
     async def __aexit__(self, *error: object) -> None:
@@ -121,7 +131,7 @@ class HandlerTransaction:
         """Undo what was not committed, and give the connection back."""
         if self._db is not None:
             db, block, self._db, self._block = self._db, self._block, None, None
-            with suppress(psycopg.Error, _Undone):
+            with suppress(Exception):  # the handler had the connection, and may have done anything to it
                 if block is not None:
                     block.__exit__(_Undone, _Undone(), None)
             self._pool.give_back(db)
@@ -130,7 +140,7 @@ class HandlerTransaction:
         """Asynchronous twin of `rollback`."""
         if self._adb is not None:
             db, block, self._adb, self._block = self._adb, self._block, None, None
-            with suppress(psycopg.Error, _Undone):
+            with suppress(Exception):
                 if block is not None:
                     await block.__aexit__(_Undone, _Undone(), None)
             with suppress(psycopg.Error):
