@@ -233,6 +233,15 @@ def test_a_filter_of_dead_jobs_that_makes_no_sense_is_refused(app: Holdfast, wro
         app.redrive(**wrong)
 
 
+def test_an_id_that_is_none_by_mistake_does_not_stand_for_every_dead_job(
+    app: Holdfast, doomed: JobFunction[..., None]
+) -> None:
+    job = run(app, doomed.enqueue())
+    with pytest.raises(BadInput, match="None is not a job id"):
+        app.redrive(None)  # type: ignore[call-overload]
+    assert job.refresh().state == "dead"
+
+
 def test_dead_jobs_run_again_by_a_filter(
     app: Holdfast, add: JobFunction[..., int], doomed: JobFunction[..., None]
 ) -> None:

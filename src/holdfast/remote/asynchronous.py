@@ -74,11 +74,11 @@ class AsyncClient:
     ) -> int: ...
     async def redrive(
         self,
-        id: UUID | str | None = None,  # noqa: A002 - the job's own word
+        id: Any = asks.EVERY,  # noqa: A002 - the job's own word
         **wanted: Any,
     ) -> RemoteJob | int:
         """Run a dead job again; or every dead job that a filter finds, `per_second` at most, giving their number."""
-        if id is not None:
+        if id is not asks.EVERY:
             return await self.ask(asks.redrive(id))
         done, more = 0, True
         while more:
