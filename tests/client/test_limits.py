@@ -134,8 +134,8 @@ def test_explain_names_the_limit_that_holds_a_job_back(app: Holdfast, claim: Cla
     told = app.explain(second.id)
     assert told.reason == "limit"
     assert told.text == (
-        "The limit of the queue 'default' (1 at once per key) holds it back: 1 of key 'customer-7' are running; "
-        "it may start when one of them ends."
+        "The limit of the queue 'default' (1 at once per key) holds it back: 1 of key 'customer-7' is running; "
+        "it may start when it ends."
     )
     clock.advance(seconds=15)
     told = app.explain(third.id)

@@ -99,7 +99,8 @@ def _held_back(store: Store, job: JobRecord, rules: Rules, now: int) -> Explanat
     limit = f"The limit of {where} ({gate.limit}) holds it back"
     details = {"queue": gate.queue, "per": gate.limit.per, "tenant": gate.tenant, "key": gate.key}
     if gate.opens_at is None:
-        text = f"{limit}: {gate.running} of {whose} are running; it may start when one of them ends."
+        run, end = ("is", "it") if gate.running == 1 else ("are", "one of them")
+        text = f"{limit}: {gate.running} of {whose} {run} running; it may start when {end} ends."
         return _because("limit", text, **details, running=gate.running, concurrency=gate.limit.concurrency)
     at = to_datetime(gate.opens_at).isoformat()
     text = f"{limit}: for {whose} the next may start in {_span(gate.opens_at - now)}, at {at}."
