@@ -9,7 +9,7 @@ beside the jobs in `books`.
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,8 @@ from holdfast.stores.sqlite.turns import Turns
 _PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
 _MANY = 100
 _LONG_LOG = 4_000
-"""Pages of the log after which a busy worker carries them into the file: a page that a claim and its completion both
-change is carried once, if the log is long enough to hold both. Others keep to SQLite's 1,000, because a log that still
-grows costs a lone commit half as much again.
-"""
+"""Pages of the log after which a busy worker carries them into the file: those that a claim and its completion both
+change are carried once. Others keep to SQLite's 1,000: while a log grows, a lone commit takes half as long again."""
 
 
 class SqliteStore:
@@ -102,6 +100,9 @@ class SqliteStore:
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all."""
         rules = self._turns.glance(self.file.read())
+        if rules is None and sum(map(len, groups)) > _MANY:
+            with self._ruled() as db:
+                rules = self._turns.refresh(db)
         ruled = rules is None or (bool(rules) and any(rules.laned(new.queue) for group in groups for _, new in group))
         now = self.now()
         if not ruled and (entry := insertion.enter(groups, now)) is not None and self._enter(*entry):
@@ -166,8 +167,6 @@ class SqliteStore:
     def _exchange(
         self, moves: Sequence[Move], want: Claim | None, *, joint: bool = False
     ) -> tuple[list[Answer], list[JobRecord]]:
-        ringing: Collection[str] | None = ()
-        told = "[]"
         with self._ruled() as db:
             now, turns = self.now(), self._turns
             settlement = Settlement(db, now)
@@ -177,7 +176,7 @@ class SqliteStore:
             if want is not None:
                 told, ringing = claim(db, want, now, turns, settlement)
             else:
-                ringing = turns.ended(db, settlement.ended()) if turns.refresh(db) else ()
+                told, ringing = "[]", turns.ended(db, settlement.ended()) if turns.refresh(db) else ()
                 settlement.finish()
         if ringing is None or ringing or settlement.rung:
             self._bell.ring(None if ringing is None else {*settlement.rung, *ringing})
