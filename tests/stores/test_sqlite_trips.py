@@ -99,6 +99,14 @@ def test_one_late_completion_keeps_no_other_back(store: SqliteStore, claims: int
     assert list(store.check()) == []
 
 
+def test_what_a_trip_brings_back_can_be_taken_by_it(store: SqliteStore) -> None:
+    fill(store, 1)
+    [job] = store.claim(want(1))
+    answers, claimed = store.exchange([lifecycle.release(job)], want(1, full=frozenset({"mail"})))
+    assert (answers, [one.id for one in claimed]) == ([Answer.OK], [job.id])
+    assert list(store.check()) == []
+
+
 def test_a_row_that_cannot_be_claimed_is_the_stores_error(store: SqliteStore) -> None:
     fill(store, 2)
     app = Holdfast(store.url)

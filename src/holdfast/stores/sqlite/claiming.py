@@ -36,10 +36,13 @@ def claim(
 
     Give the jobs as `claimed` tells them, and the queues in which others may start (all, if None).
     """
+    ended = settlement.ended()
+    if not settlement.pending:
+        settlement.finish()  # what has just become claimable is found by the counters
     if (told := _take_again(db, want, now, turns, settlement)) is not None:
         return told, ()
     paused = turns.look(db)
-    ringing = turns.ended(db, settlement.ended()) if turns.rules else ()
+    ringing = turns.ended(db, ended) if turns.rules else ()
     picked = _pick(db, want, now, paused, turns=turns, settlement=settlement)
     if not picked.jobs:
         settlement.finish()
