@@ -20,7 +20,7 @@ from holdfast.client.tokens import Tokens
 from holdfast.client.trail import Trail
 from holdfast.domain import codec, dialects, events, history, lifecycle, moving
 from holdfast.domain.errors import BadInput, IllegalMove, InsufficientCredits, JobNotFound
-from holdfast.domain.ids import job_id
+from holdfast.domain.ids import EVERY, job_id
 from holdfast.domain.job import (
     NOTE,
     TERMINAL,
@@ -37,8 +37,6 @@ from holdfast.port.store import Query
 
 LARGEST_PAGE = 1_000
 _TRIES = 20
-_EVERY = object()
-"""Stands for no id at all: one that is None by mistake must not stand for every job."""
 
 
 class Operator(Governor):
@@ -149,7 +147,7 @@ class Operator(Governor):
     ) -> int: ...
     def redrive(
         self,
-        id: Any = _EVERY,  # noqa: A002 - the job's own word
+        id: Any = EVERY,  # noqa: A002 - the job's own word
         *,
         kind: str | None = None,
         queue: str | None = None,
@@ -158,7 +156,7 @@ class Operator(Governor):
         limit: int | None = None,
     ) -> Job[Any] | int:
         """Run a dead job again as a new generation; or every dead job that a filter finds, giving their number."""
-        if id is not _EVERY:
+        if id is not EVERY:
             return Job(self, self._redrive(job_id(id)))
         _require_texts(kind=kind, queue=queue, tenant=tenant, error_code=error_code)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):

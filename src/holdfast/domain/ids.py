@@ -9,6 +9,8 @@ from uuid import UUID
 from holdfast.domain.errors import BadInput
 
 _STEP_BITS = 32
+EVERY = object()
+"""Stands for no id at all, where none means every job: one that is None by mistake must not."""
 
 
 class Ids:

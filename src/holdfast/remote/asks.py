@@ -29,8 +29,6 @@ T = TypeVar("T")
 LARGEST_BATCH = 1_000
 LONGEST_WAIT = 25.0
 """The longest that one request waits for something to happen, in seconds."""
-EVERY = object()
-"""Stands for no id at all: one that is None by mistake must not stand for every job."""
 
 
 @dataclass(frozen=True, slots=True)

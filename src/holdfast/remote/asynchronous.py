@@ -8,6 +8,7 @@ from uuid import UUID
 
 import httpx
 
+from holdfast.domain.ids import EVERY
 from holdfast.remote import asks
 from holdfast.remote.asks import Ask, T
 from holdfast.remote.client import PAGE
@@ -74,11 +75,11 @@ class AsyncClient:
     ) -> int: ...
     async def redrive(
         self,
-        id: Any = asks.EVERY,  # noqa: A002 - the job's own word
+        id: Any = EVERY,  # noqa: A002 - the job's own word
         **wanted: Any,
     ) -> RemoteJob | int:
         """Run a dead job again; or every dead job that a filter finds, `per_second` at most, giving their number."""
-        if id is not asks.EVERY:
+        if id is not EVERY:
             return await self.ask(asks.redrive(id))
         done, more = 0, True
         while more:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import httpx
 
+from holdfast.domain.ids import EVERY
 from holdfast.remote import asks
 from holdfast.remote.asks import Ask, T
 from holdfast.remote.link import TRIES, Line, Tries, closed, read
@@ -79,11 +80,11 @@ class Client:
     ) -> int: ...
     def redrive(
         self,
-        id: Any = asks.EVERY,  # noqa: A002 - the job's own word
+        id: Any = EVERY,  # noqa: A002 - the job's own word
         **wanted: Any,
     ) -> RemoteJob | int:
         """Run a dead job again; or every dead job that a filter finds, `per_second` at most, giving their number."""
-        if id is not asks.EVERY:
+        if id is not EVERY:
             return self.ask(asks.redrive(id))
         done, more = 0, True
         while more:

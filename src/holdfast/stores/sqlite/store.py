@@ -67,7 +67,7 @@ _PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
 _MANY = 100
 _LONG_LOG = 4_000
 """Pages of the log after which a busy worker carries them into the file: those that a claim and its completion both
-change are carried once. Others keep to SQLite's 1,000: while a log grows, a lone commit takes half as long again."""
+change are carried once. Others keep to SQLite's 1,000: while a log still grows, a lone commit takes longer."""
 
 
 class SqliteStore:
