@@ -32,7 +32,7 @@ class ThreadLanes:
         self._inbox: deque[Attempt] = deque()
         self._lock = threading.Lock()
         self._calls: SimpleQueue[None] = SimpleQueue()
-        """One for each parked thread that is to wake; a semaphore at a fraction of its cost."""
+        """One for each parked thread that is to wake."""
         self._awake = 0
         self._hired = 0
         self._taken = 0

@@ -45,6 +45,7 @@ _REAPED = 1.0
 _LINGER = 0.0005
 _MOST_LINGERS = 40
 _ENOUGH = 0.75
+"""The share of what a worker would hold above which it asks for no more."""
 _TROUBLE = 0.5
 
 Queues = Mapping[str, int | None]
@@ -106,6 +107,7 @@ class Worker:
         """Held by a trip while it takes or brings, never while it is under way."""
         self._busy = threading.Event()
         self._at_once = trips
+        """How many trips may be under way."""
         self._nudge = threading.Event()
         self._draining = False
         self._idle_since: float | None = None
