@@ -277,14 +277,15 @@ class Holdfast(Operator):
         return [self._kept(one.new) for one in batch], batch[0].connection if batch else None
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
-        inserter, new = self._inserting(), self._kept(prepared.new)
-        if prepared.connection is not None:
-            return self._enqueue_on(prepared.connection, (new,))[0]
-        if new is prepared.new:
-            (job,) = self._handles(inserter.insert((new,)))
+        inserter, (new, connection, debounce) = self._inserting(), prepared
+        if connection is not None:
+            return self._enqueue_on(connection, (self._kept(new),))[0]
+        if self.settings.artifacts.fits(new.payload):
+            (stored,) = inserter.insert((new,))
         else:
-            (job,) = self._handles(self._insert_large(inserter, [new]))
-        return job if prepared.debounce is None or not job.duplicate else self._debounced(prepared, job)
+            (stored,) = self._insert_large(inserter, [self._kept(new)])
+        job: Job[Any] = Job(self, stored)
+        return job if debounce is None or not job.duplicate else self._debounced(prepared, job)
 
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]:
         inserter, new = self._inserting(), prepared.new

@@ -19,8 +19,11 @@ from tests.workers import LONG
 def stopped_again_and_again(work: Callable[[], object], threads: int, times: int) -> Iterator[list[int]]:
     """Let threads work for ever, and stop one or another so many times; gives how often each has heard of it."""
     heard, ended = [0] * threads, threading.Event()
+    exposed = threading.Barrier(threads + 1)
 
     def run(me: int) -> None:
+        SHELTER.expose()
+        exposed.wait(LONG)
         while not ended.is_set():
             try:
                 while not ended.is_set():
@@ -38,6 +41,7 @@ def stopped_again_and_again(work: Callable[[], object], threads: int, times: int
     crew = [threading.Thread(target=run, args=(me,)) for me in range(threads)]
     for thread in crew:
         thread.start()
+    exposed.wait(LONG)
     for _ in range(times):
         SHELTER.stop(random.choice(crew).ident or 0, AttemptStopped)
         threading.Event().wait(random.uniform(0, 0.004))
@@ -54,6 +58,7 @@ def test_a_thread_in_shelter_hears_of_its_stop_when_it_comes_out() -> None:
     seen: list[str] = []
 
     def work() -> None:
+        SHELTER.expose()
         try:
             with SHELTER, SHELTER:
                 inside.set()
@@ -73,12 +78,14 @@ def test_a_thread_in_shelter_hears_of_its_stop_when_it_comes_out() -> None:
 
 
 def test_a_stop_that_is_taken_back_in_time_is_not_heard() -> None:
+    SHELTER.expose()
     with SHELTER:
         SHELTER.stop(threading.get_ident(), AttemptStopped)
         SHELTER.spare(threading.get_ident())
 
 
 def test_what_fails_in_shelter_is_the_reason_of_what_is_heard() -> None:
+    SHELTER.expose()
     with pytest.raises(AttemptStopped) as heard, SHELTER:  # noqa: PT012
         SHELTER.stop(threading.get_ident(), AttemptStopped)
         raise OSError

@@ -70,6 +70,7 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
 
     def _write(self, batch: Sequence[Sequence[NewJob]]) -> Sequence[list[Inserted] | BaseException]:
         if len(batch) == 1:
-            return self._store.insert([self.group(batch[0])])
+            jobs = batch[0]
+            return self._store.insert([[(self.take(1)[0], jobs[0])] if len(jobs) == 1 else self.group(jobs)])
         ids = iter(self.take(sum(len(jobs) for jobs in batch)))
         return self._store.insert([[(next(ids), job) for job in jobs] for jobs in batch])

@@ -38,8 +38,11 @@ class Job(Generic[R_co]):
 
     def __init__(self, owner: Owner, known: JobRecord | Inserted) -> None:
         self._owner = owner
-        self._known = known.found if isinstance(known, Inserted) and known.found else known
-        self.duplicate = isinstance(known, Inserted) and known.duplicate
+        self._known = known
+        self.duplicate = False
+        if isinstance(known, Inserted) and known.found is not None:
+            self._known = known.found
+            self.duplicate = known.duplicate
 
     @property
     def id(self) -> UUID:

@@ -66,11 +66,19 @@ class Sharing(ABC, Generic[Asked, Got]):
     def share(self, asked: Asked) -> Got:
         """Write this, sharing the commit with whoever else is waiting."""
         with SHELTER:
-            return self._share(asked)
+            if not self._turn.acquire(blocking=False):
+                return self._join(asked)
+            try:  # nobody else is there: the common case, and the shortest way
+                (outcome,) = self._write((asked,))
+            finally:
+                self._turn.release()
+                if self._pending:
+                    self._pass_on()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
-    def _share(self, asked: Asked) -> Got:
-        if self._turn.acquire(blocking=False):
-            return self._write_own(asked)
+    def _join(self, asked: Asked) -> Got:
         ticket: Ticket[Asked, Got] = Ticket(asked, None)
         self._pending.append(ticket)
         if not self._turn.acquire(blocking=False):
@@ -101,23 +109,13 @@ class Sharing(ABC, Generic[Asked, Got]):
         """Do what a caller is woken for: write, if nobody has; and wake the next who shares the commit."""
         if not ticket.answered:
             self._write_pending(ticket)
+            self._turn.release()
             self._pass_on()
         elif ticket.after is not None:
             ticket.after.wake()
 
-    def _write_own(self, asked: Asked) -> Got:
-        """Write for nobody but oneself: the common case, and the shortest way."""
-        try:
-            (outcome,) = self._write((asked,))
-        finally:
-            self._pass_on()
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
     def _pass_on(self) -> None:
-        """Give up the turn; if somebody came meanwhile, to the first of them."""
-        self._turn.release()
+        """Let the first who came meanwhile have the turn, which nobody has."""
         if self._pending and self._turn.acquire(blocking=False):
             if not self._pending:
                 self._turn.release()
@@ -132,6 +130,7 @@ class Sharing(ABC, Generic[Asked, Got]):
             self._write_pending()
             if not self._pending or self._pending[0].future is None:
                 break
+        self._turn.release()
         self._pass_on()
 
     def _write_pending(self, own: Ticket[Asked, Got] | None = None) -> None:

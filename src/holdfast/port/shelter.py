@@ -3,7 +3,7 @@
 Python can raise an exception in another thread, between any two of its bytecodes: that is how a handler is stopped that
 is cancelled, or takes too long. Between taking a lock and noting that it was taken, such an exception would leave the
 lock taken for ever. So whoever takes what others wait for does it `with SHELTER`, and a thread in there hears of its
-stop when it comes out.
+stop when it comes out. It costs next to nothing in a thread that was never `exposed`, and only those can be stopped.
 """
 
 import ctypes
@@ -23,11 +23,18 @@ class Shelter:
 
     def _open_anew(self) -> None:
         self._gate = threading.Lock()
+        self._exposed: set[int] = set()
         self._depths: dict[int, int] = {}
         self._stops: dict[int, Stop] = {}
 
+    def expose(self) -> None:
+        """Let this thread be stopped from now on; it must not be inside."""
+        self._exposed.add(threading.get_ident())
+
     def __enter__(self) -> None:
         me = threading.get_ident()
+        if me not in self._exposed:
+            return
         with self._gate:
             # A stop that was sent before the gate closed is raised by this call of `get` at the latest.
             self._depths[me] = self._depths.get(me, 0) + 1
@@ -36,6 +43,8 @@ class Shelter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         me = threading.get_ident()
+        if me not in self._exposed:
+            return
         with self._gate:
             depth = self._depths.pop(me) - 1
             if depth:
@@ -46,7 +55,8 @@ class Shelter:
             raise stop from error
 
     def stop(self, thread: int, stop: Stop) -> None:
-        """Raise this in a thread: at once, or when it comes out."""
+        """Raise this in an exposed thread: at once, or when it comes out."""
+        assert thread in self._exposed
         with self._gate:
             if thread in self._depths:
                 self._stops[thread] = stop

@@ -23,6 +23,7 @@ class Alarm:
 
     def __enter__(self) -> Self:
         self._thread = threading.get_ident()
+        SHELTER.expose()
         self._timer = threading.Timer(self._seconds, self._ring)
         self._timer.daemon = True
         self._timer.start()

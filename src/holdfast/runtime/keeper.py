@@ -53,6 +53,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="holdfast-keeper", daemon=True)
 
     def __enter__(self) -> Self:
+        SHELTER.expose()
         self._attempt.runner = threading.get_ident()
         self._thread.start()
         return self

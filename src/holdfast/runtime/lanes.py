@@ -153,6 +153,7 @@ class ThreadLanes:
 
     def _work(self) -> None:
         me = threading.get_ident()
+        SHELTER.expose()
         while True:
             try:
                 attempt = self._next()

@@ -33,7 +33,8 @@ class OpenFile:
         self.place = path.absolute()
         """Where it lies, whatever folder the process is in later on."""
         self._named = str(self.place)
-        self._identity = _identity(self._named)
+        opened = os.stat(self._named)  # noqa: PTH116 - asked for every transaction, and a path object takes longer
+        self._device, self._inode = opened.st_dev, opened.st_ino
         self._writing = Turn(self, self.writer, "BEGIN IMMEDIATE")
         self._reading = Turn(self, self.reader, "BEGIN")
         self.pid = os.getpid()
@@ -60,7 +61,11 @@ class OpenFile:
         if self._closed:
             msg = f"The store on {self.path} is closed."
             raise StoreUnavailable(msg)
-        if _identity(self._named) != self._identity:
+        try:
+            found = os.stat(self._named)  # noqa: PTH116 - as above
+        except OSError:
+            found = None
+        if found is None or found.st_ino != self._inode or found.st_dev != self._device:
             remedy = "put it back, or stop all who use it and start again"
             msg = f"{self.path} was removed or replaced while it was open, and nothing was written; {remedy}."
             raise StoreUnavailable(msg)
@@ -69,14 +74,6 @@ class OpenFile:
         if self.pid != os.getpid():
             self._inherited = (self.writer, self.reader)
             self._open(self.place)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - asked for every transaction, and a path object takes longer
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 class Turn:
@@ -113,13 +110,12 @@ class Turn:
             self._file.check_open()
             try:
                 self._db.execute(statements, parameters)
-            except apsw.ConstraintError:
-                raise
-            except apsw.Error as error:
-                raise translate(error, self._file.path, committing=True) from error
-            finally:
+            except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
+                    raise translate(error, self._file.path, committing=True) from error
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -41,27 +41,23 @@ def enter(groups: Sequence[InsertGroup], now: Micros) -> tuple[str, Sequence[Any
 
     None if that takes more than one statement: there are keys, or many jobs that differ in more than their payloads.
     """
-    if len(groups) == 1 == len(groups[0]):
-        return _alone(*groups[0][0], now)
     jobs = [one for group in groups for one in group]
     if len(jobs) > 1 and (together := _alike(jobs)):
         id_, new = jobs[0]
         row = rows.fresh(id_, new, now)
         return SQL["insert_alike"], (to_json(together).decode(), len(jobs), *row[1:_PAYLOAD], *row[_PAYLOAD + 1 :])
-    if not 0 < len(jobs) == len(groups) <= ONE_STATEMENT or not all(plain(new) for _, new in jobs):
+    if not 1 < len(jobs) == len(groups) <= ONE_STATEMENT or not all(plain(new) for _, new in jobs):
         return None
     if any(rows.is_laden(new) for _, new in jobs):
         return _entry(len(jobs), laden=True), [value for job in jobs for value in rows.laden(*job, now)]
     return _entry(len(jobs)), [value for id_, new in jobs for value in rows.fresh(id_, new, now)]
 
 
-def _alone(id_: str, new: NewJob, now: Micros) -> tuple[str, Sequence[Any]] | None:
-    """Give the same for one job: the most common call."""
-    if not plain(new):
-        return None
-    if rows.is_laden(new):
-        return _entry(1, laden=True), rows.laden(id_, new, now)
-    return _entry(1), rows.fresh(id_, new, now)
+def alone(id_: str, new: NewJob, now: Micros) -> tuple[str, Sequence[Any]] | None:
+    """Give the same for one job."""
+    if not rows.is_laden(new):
+        return (_entry(1), rows.fresh(id_, new, now)) if new.key is None else None
+    return (_entry(1, laden=True), rows.laden(id_, new, now)) if plain(new) else None
 
 
 def _alike(jobs: InsertGroup) -> dict[str, str] | None:
