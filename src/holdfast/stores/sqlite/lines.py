@@ -8,6 +8,8 @@ backlog can delay what stands behind it, but no claim keeps others from writing 
 import json
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 from holdfast.domain.gates import Gates, Subject
 from holdfast.domain.limits import Plan, Rules
 from holdfast.domain.moments import Micros
@@ -134,3 +136,18 @@ class Queue:
             else:
                 offers[seq] = Offer(rank((-priority, available_at, seq), aged), (seq, state))
         return [(lane, sorted(offers.values())[:each]) for lane, offers in shown.items()]
+
+
+class Stands(Queue):
+    """The lanes of a queue of which nothing is paused and nothing ages, if no other queue is looked at: where a job
+    stands is all that decides. So what is offered is not ranked, and is all that `claimed` will tell of the job: most
+    of what is looked at is claimed, and need not be read again.
+    """
+
+    def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
+        """Show lanes."""
+        values = (self._plan.queue, self._now, each, many, first, until)
+        found: dict[str, list[Offer]] = from_json(self._db.execute(SQL["stands"], values).get)
+        if len(found) > 1 and self._plan.limits:
+            self._read_ahead(list(found))
+        return list(found.items())

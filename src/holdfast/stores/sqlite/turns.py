@@ -19,10 +19,12 @@ from holdfast.domain.job import JobRecord, NewJob
 from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
 from holdfast.domain.moments import Micros
 from holdfast.domain.ring import Cursor, Ring, choose
+from holdfast.port.store import Claim
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.file import Turn
 from holdfast.stores.sqlite.guests import Connection, OwnConnection
-from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search
+from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search, Stands
+from holdfast.stores.sqlite.picks import NOBODY, Picked, by_place, by_turns
 from holdfast.stores.sqlite.sql import SQL
 
 _STALE = 0.5
@@ -185,20 +187,59 @@ class Turns:
                 gates.enter(plan, "", None, jobs)
         self._draw(db, gates)
 
+    def plans(self, db: OwnConnection, room: Mapping[str, int], most: int) -> dict[str, Plan]:
+        """Say what holds for a claim of so many jobs of these queues, without limits that it cannot reach: even if all
+        that run there, and all that it takes, were of one tenant or key.
+        """
+        running: dict[str, int] = {}
+
+        def reached(of: str, limit: Limit) -> bool:
+            if limit.concurrency is None:
+                return True
+            if of not in running:
+                running[of] = db.execute(SQL["running_in_queue"], (of,)).get
+            return bool(running[of] + most > limit.concurrency)
+
+        plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
+        return {
+            queue: plan._replace(limits=tuple(one for one in plan.limits if reached(*one))) if plan.limits else plan
+            for queue, plan in plans.items()
+        }
+
     def choose(
-        self, db: OwnConnection, room: Mapping[str, int], most: int, now: Micros, tenant: str | None
-    ) -> list[tuple[str, int, str]]:
-        """Choose jobs by turns, of one tenant if one is named: the queue, seq and state of each."""
+        self, db: OwnConnection, room: Mapping[str, int], plans: Mapping[str, Plan], want: Claim, now: Micros
+    ) -> Picked:
+        """Choose jobs by turns, as their plans say."""
+        if want.tenant is None and len(room) == 1 and max(room.values()) <= want.limit:
+            [plan] = plans.values()
+            if self._by_place(plan):
+                return self._go_round(db, plan, room[plan.queue], now)
         gates = self._gates(db, now)
         rings, changes = [], {}
         for queue, wanted in room.items():
-            ring, changes[queue] = self._ring(db, queue, gates, now, wanted, tenant=tenant)
+            ring, changes[queue] = self._ring(db, plans[queue], gates, now, wanted, tenant=want.tenant)
             rings += [ring] if ring is not None else []
-        chosen = choose(rings, most)
+        chosen = choose(rings, want.limit)
         for ring in rings:
             self._record(db, ring, changes[ring.plan.queue])
         self._draw(db, gates)
-        return [(queue, *offer.ref) for queue, offer in chosen]
+        return by_turns(chosen)
+
+    def _go_round(self, db: OwnConnection, plan: Plan, most: int, now: Micros) -> Picked:
+        """Choose jobs of one queue by the places where they stand."""
+        gates = self._gates(db, now)
+        ring, changes = self._ring(db, plan, gates, now, most, line=Stands)
+        if ring is None:
+            return NOBODY
+        chosen: list[Any] = ring.drain()
+        self._record(db, ring, changes)
+        self._draw(db, gates)
+        return by_place(plan.queue, chosen)
+
+    def _by_place(self, plan: Plan) -> bool:
+        """Tell whether the lanes of a queue need only be known by the order in which they and their jobs stand."""
+        held = self.rules.tenants or self.rules.kinds
+        return plan.shape != "" and not plan.nested and plan.aging is None and not held
 
     def admits(self, db: OwnConnection, seq: int, queue: str, now: Micros) -> bool:
         """Let one job pass its gates, if they are open."""
@@ -217,7 +258,7 @@ class Turns:
 
     def next_at(self, db: OwnConnection, queue: str, now: Micros) -> Micros | None:
         """Give the instant when a job of a ruled queue can next be claimed."""
-        ring, _ = self._ring(db, queue, self._gates(db, now), now, 1)
+        ring, _ = self._ring(db, self.rules.plan(queue) or Plan(queue), self._gates(db, now), now, 1)
         first = self._shut[queue].opens_at if ring is None else ring.next_at()
         later = db.execute(SQL["comes_due"], (queue, now, *self._held())).get
         return min((at for at in (first, later) if at is not None), default=None)
@@ -313,22 +354,29 @@ class Turns:
         return [job for job in jobs if not self.rules.holds(job.tenant, job.kind)]
 
     def _ring(
-        self, db: OwnConnection, queue: str, gates: Gates, now: Micros, most: int, *, tenant: str | None = None
+        self,
+        db: OwnConnection,
+        plan: Plan,
+        gates: Gates,
+        now: Micros,
+        most: int,
+        *,
+        tenant: str | None = None,
+        line: type[Queue] = Queue,
     ) -> tuple[Ring | None, int]:
         """Make ready to go round a queue (none if it is known that nothing can go); give how often it has changed."""
-        moved = self._ready(db, queue, now)
-        plan = self.rules.plan(queue) or Plan(queue)
-        *cursor, changes = db.execute(SQL["turn"], (queue,)).fetchone() or (*Cursor(), -1)
+        queue = plan.queue
+        moved, cursor, changes = self._ready(db, queue, now)
         shut = self._shut.get(queue)
         if shut is not None and not moved and shut.holds(changes, now):
             return None, changes
         self._shut.pop(queue, None)
         if tenant is not None:
             return self._own_ring(db, plan, gates, now, most, tenant=tenant)
-        line = Queue(db, plan, self.rules, now, gates)
         lanes = self._lanes.get(queue, 0)
         places = self._places.setdefault(queue, {}) if plan.nested else None
-        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, places=places), changes
+        shown = line(db, plan, self.rules, now, gates)
+        return Ring(plan, shown, gates, now, cursor=cursor, most=most, lanes=lanes, places=places), changes
 
     def _own_ring(
         self, db: OwnConnection, plan: Plan, gates: Gates, now: Micros, most: int, *, tenant: str
@@ -339,19 +387,24 @@ class Turns:
         lanes = 1 if plan.shape == "t" else 0
         return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, tenant=tenant), changes
 
-    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> bool:
-        """Bring the due jobs of a queue where its rules want them; tell whether any moved."""
+    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> tuple[bool, Cursor, int]:
+        """Bring the due jobs of a queue where its rules want them; tell whether any moved, where the last claim
+        stopped, and how often the queue has changed.
+        """
         plan = self.rules.plan(queue) or Plan(queue)
         moved = 0
         if self._tidy.get(queue) != self._stamp:
             moved += self._tidied(db, plan)
-        if not plan.shape:
+        waits, *cursor, changes = db.execute(SQL["stance"], (queue, now)).fetchone()
+        if not waits:
+            pass
+        elif not plan.shape:
             db.execute(SQL["promote"], (queue, now))
             moved += db.changes()
-        elif db.execute(SQL["lines_up"], (queue, now)).get:
+        else:
             db.execute(SQL[f"line_up_{plan.shape}"], (queue, now, BATCH))
             moved += db.changes()
-        return moved > 0
+        return moved > 0, Cursor(*cursor) if changes is not None else Cursor(), -1 if changes is None else changes
 
     def _tidied(self, db: OwnConnection, plan: Plan) -> int:
         """Take back what stands in lanes that are no more, or is aside without a reason; give the number."""
