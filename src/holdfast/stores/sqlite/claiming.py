@@ -29,7 +29,7 @@ def claim(
     if (told := _take_again(db, want, now, turns, settlement)) is not None:
         return told, ()
     paused = turns.look(db)
-    ringing = turns.ended(db, ended) if turns.rules else ()
+    ringing = turns.ended(db, ended, sure=True) if turns.rules else ()
     picked = _pick(db, want, now, paused, turns=turns, settlement=settlement)
     if not picked.jobs:
         settlement.finish()
