@@ -284,15 +284,10 @@ class Ring:
 
     def _stands(self) -> Iterator[_Stand]:
         """Show the lanes, once round from where the last claim stopped."""
-        low, high = self.plan.span(self.tenant)
-        lane = self.cursor.lane
-        fresh = not low <= lane < high
-        start = low if fresh else lane if self._goes_on(self.cursor) else limits.behind(lane)
         seen = 0
-        for begin, until, is_new in ((start, high, fresh), (low, start, True)):
-            if is_new:
-                self._share = max(1, self.most // AT_ONCE)
-            first, many, each = begin, -(-self._left // self._share), max(self._each, self._share)
+        for begin, until, share, _ in stretches(self.plan, self.cursor, self.most, self.tenant):
+            self._share = share
+            first, many, each = begin, -(-self._left // share), max(self._each, share)
             while first < until and seen < VISITS:
                 many = min(max(many, 1), VISITS - seen)
                 chunk = self._line.lanes(first, until, many, each)
@@ -401,9 +396,35 @@ class Ring:
         return self.plan.weights.get(tenant, 1) * self._share
 
     def _goes_on(self, cursor: Cursor) -> bool:
-        """Tell whether the last visit was not used up."""
-        tenant, _ = limits.split(cursor.lane)
-        return cursor.lane.startswith(self.plan.shape) and cursor.used < self.plan.weights.get(tenant, 1) * cursor.share
+        return _goes_on(self.plan, cursor)
+
+
+def _goes_on(plan: Plan, cursor: Cursor) -> bool:
+    """Tell whether the last visit was not used up."""
+    tenant, _ = limits.split(cursor.lane)
+    return cursor.lane.startswith(plan.shape) and cursor.used < plan.weights.get(tenant, 1) * cursor.share
+
+
+class Stretch(NamedTuple):
+    """A part of the way round: from lane to lane, as far as these names reach."""
+
+    first: str
+    until: str
+    share: int
+    """How often a lane is given its weight."""
+    used: int
+    """How many of the visit of the lane `first` are used up."""
+
+
+def stretches(plan: Plan, cursor: Cursor, most: int, tenant: str | None = None) -> list[Stretch]:
+    """Give the way once round the lanes, from where the last claim stopped, for a claim of so many jobs."""
+    low, high = plan.span(tenant)
+    anew = max(1, most // AT_ONCE)
+    if not low <= cursor.lane < high:
+        return [Stretch(low, high, anew, 0)]
+    goes_on = _goes_on(plan, cursor)
+    start = cursor.lane if goes_on else limits.behind(cursor.lane)
+    return [Stretch(start, high, cursor.share, cursor.used if goes_on else 0), Stretch(low, start, anew, 0)]
 
 
 def choose(rings: Sequence[Ring], most: int) -> list[tuple[str, Offer]]:

@@ -3,38 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Collection
-from typing import NamedTuple
 
 from holdfast.domain.job import State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim
 from holdfast.stores.sqlite.guests import OwnConnection
+from holdfast.stores.sqlite.picks import NOBODY, Picked
+from holdfast.stores.sqlite.rows import Told
 from holdfast.stores.sqlite.settlement import Settlement
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.trips import Refused, Take
 from holdfast.stores.sqlite.turns import Turns
 
 
-class Picked(NamedTuple):
-    """The jobs to be claimed."""
-
-    seqs: str
-    """As JSON."""
-    jobs: dict[tuple[str, State], int]
-    """How many there are by queue and state."""
-    told: str | None = None
-    """What `claimed` will tell of them, if that is known already."""
-
-
-NOBODY = Picked("[]", {})
-
-
 def claim(
     db: OwnConnection, want: Claim, now: Micros, turns: Turns, settlement: Settlement
-) -> tuple[str, Collection[str] | None]:
+) -> tuple[Told, Collection[str] | None]:
     """Lease runnable jobs, best first, of queues that are not paused, and finish a settlement.
 
-    Give the jobs as `claimed` tells them, and the queues in which others may start (all, if None).
+    Give the jobs as `claimed` tells of them, and the queues in which others may start (all, if None).
     """
     ended = settlement.ended()
     if not settlement.pending:
@@ -42,7 +29,7 @@ def claim(
     if (told := _take_again(db, want, now, turns, settlement)) is not None:
         return told, ()
     paused = turns.look(db)
-    ringing = turns.ended(db, ended) if turns.rules else ()
+    ringing = turns.ended(db, ended, sure=True) if turns.rules else ()
     picked = _pick(db, want, now, paused, turns=turns, settlement=settlement)
     if not picked.jobs:
         settlement.finish()
@@ -84,16 +71,16 @@ def _pick(
     if want.tenant is None and turns.plain(room):
         turns.guess(room)
         return _pick_best(db, room, want.limit, now)
-    settlement.finish()  # whose turn it is depends on what runs
     if want.tenant is None and turns.simple(room):
+        settlement.finish()  # how many may go depends on what runs
         allowed, gates = turns.gated(db, room, now)
         best = _pick_best(db, allowed, want.limit, now)
         turns.passed(db, gates, best.jobs)
         return best
-    chosen = turns.choose(db, room, want.limit, now, want.tenant)
-    counted = Counter((queue, state) for queue, _, state in chosen)
-    picked = {(queue, State(state)): jobs for (queue, state), jobs in counted.items()}
-    return Picked(json.dumps([seq for _, seq, _ in chosen]), picked)
+    plans = turns.plans(db, room, want.limit)
+    if any(plan.counts for plan in plans.values()):
+        settlement.finish()  # so does whose turn it is, at limits that may be reached
+    return turns.choose(db, room, plans, want, now)
 
 
 def _room(db: OwnConnection, want: Claim, now: Micros, paused: frozenset[str], turns: Turns) -> dict[str, int]:

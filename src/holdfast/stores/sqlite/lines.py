@@ -8,10 +8,13 @@ backlog can delay what stands behind it, but no claim keeps others from writing 
 import json
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
+from holdfast.domain import limits
 from holdfast.domain.gates import Gates, Subject
 from holdfast.domain.limits import Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import Offer, rank
+from holdfast.domain.ring import VISITS, Cursor, Offer, rank, stretches
 from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.sql import SQL
 
@@ -21,6 +24,8 @@ DEPTH = 5_000
 """How many jobs a look for those of one tenant goes through, from the front and once more further on."""
 Mark = tuple[int, ...]
 """A job's place in the usual order: its priority with the sign turned, its due time and its seq."""
+_LANE = -2
+"""The place of the lane in what `sweep` tells of a job."""
 _LAST = 2**63 - 1
 _FRONT: Mark = (-_LAST, 0, 0)
 
@@ -134,3 +139,50 @@ class Queue:
             else:
                 offers[seq] = Offer(rank((-priority, available_at, seq), aged), (seq, state))
         return [(lane, sorted(offers.values())[:each]) for lane, offers in shown.items()]
+
+
+class Stands(Queue):
+    """The lanes of a queue of which nothing is paused and nothing ages, if no other queue is looked at: where a job
+    stands is all that decides. So what is offered is not ranked, and is all that `claimed` will tell of the job: most
+    of what is looked at is claimed, and need not be read again.
+    """
+
+    def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
+        """Show lanes."""
+        values = (self._plan.queue, self._now, each, many, first, until)
+        found: dict[str, list[Offer]] = from_json(self._db.execute(SQL["stands"], values).get)
+        if len(found) > 1 and self._plan.limits:
+            self._read_ahead(list(found))
+        return list(found.items())
+
+
+def sweep(
+    db: OwnConnection, plan: Plan, cursor: Cursor, most: int, now: Micros
+) -> tuple[list[list[Any]], Cursor] | None:
+    """Let jobs go as `Stands` tells of them, and give where that stopped: what a `Ring` comes to if one round is
+    enough, all lanes have the same weight and no gate is in the way. None if it is not enough.
+
+    It is found by the statement that reads the jobs, without a look at each lane.
+    """
+    gone: list[list[Any]] = []
+    seen = 0
+    for begin, until, share, used in stretches(plan, cursor, most):
+        first, skipped, more = begin, used, True
+        while more and seen < VISITS:
+            many = min(-(-(most - len(gone) + skipped) // share), VISITS - seen)
+            text, lanes, last = db.execute(SQL["sweep"], (plan.queue, now, share, many, first, until)).fetchone()
+            found: list[list[Any]] = from_json(text)
+            if skipped:
+                del found[share - used : sum(job[_LANE] == begin for job in found)]
+            gone += found
+            if len(gone) >= most:
+                return gone[:most], _stopped(gone[:most], begin, share, used)
+            first, skipped, more, seen = limits.behind(last or ""), 0, lanes == many, seen + lanes
+    return None
+
+
+def _stopped(gone: list[list[Any]], begin: str, share: int, used: int) -> Cursor:
+    """Say where a sweep stopped that began in the middle of the visit of a lane."""
+    lane = gone[-1][_LANE]
+    own = next((place for place, job in enumerate(reversed(gone)) if job[_LANE] != lane), len(gone))
+    return Cursor(lane, own + (used if lane == begin else 0), share)

@@ -21,6 +21,8 @@ _PARENT = NewJob._fields.index("parent")
 _BARE = tuple(NewJob._field_defaults[name] for name in NewJob._fields[_PARENT:])
 _READY = 19
 """The place of `ready` among the parameters of `insert`."""
+Told = str | list[list[Any]]
+"""What `claimed` tells of jobs: rows, aggregated as JSON or read already."""
 _STATES = {state.value: state for state in State}
 
 
@@ -42,8 +44,8 @@ def record(row: Sequence[Any]) -> JobRecord:
     return JobRecord._make(fields)
 
 
-def claimed(aggregated: str, want: Claim, now: Micros) -> list[JobRecord]:
-    """Build the records of jobs that were just claimed from rows of `claimed` aggregated as JSON."""
+def claimed(told: Told, want: Claim, now: Micros) -> list[JobRecord]:
+    """Build the records of jobs that were just claimed from what `claimed` tells."""
     lease = (want.lease_id, want.owner, now + want.lease, now, None)
     make, running = JobRecord._make, State.RUNNING
     return [
@@ -52,7 +54,7 @@ def claimed(aggregated: str, want: Claim, now: Micros) -> list[JobRecord]:
              None if row[25] is None else bool(row[25]), False, row[26], None,
              row[27], row[28], None if row[29] is None else Flow(*row[29]))
         )
-        for row in from_json(aggregated)
+        for row in (from_json(told) if isinstance(told, str) else told)
     ]  # fmt: skip
 
 

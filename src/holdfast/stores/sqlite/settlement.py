@@ -72,9 +72,9 @@ class Settlement:
         self.pending: Leases = {}
         """Completions that are still to be written."""
 
-    def ended(self) -> list[str]:
-        """Name the queues of which fewer jobs run than before."""
-        return [queue for (queue, state), jobs in self.deltas.items() if state is State.RUNNING and jobs < 0]
+    def ended(self) -> dict[str, int]:
+        """Say of which queues fewer jobs run than before, and how many fewer."""
+        return {queue: -jobs for (queue, state), jobs in self.deltas.items() if state is State.RUNNING and jobs < 0}
 
     def settle(self, moves: Sequence[Move], *, joint: bool = False) -> list[Answer]:
         """Write each move whose guard holds, those of one job in the order given.

@@ -4,13 +4,15 @@ from holdfast.domain.job import Flow
 from holdfast.stores import statements
 
 _FILES = ("statements.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
+_PARTS = ("walk", "tellings", "columns", "claimed_columns", "next_columns")
+"""What other statements are made of; each may contain those behind it."""
 _RAW = {name: text for file in _FILES for name, text in statements.load("holdfast.stores.sqlite", file).items()}
 
 
 def _written(text: str, shape: str = "") -> str:
     lane = _RAW[f"lane_{shape}"] if shape else ""
     group = f"'$[{Flow._fields.index('group')}]'"
-    parts = {"lane": lane, "group": group, **{name: _RAW[name] for name in ("columns", "claimed_columns")}}
+    parts = {"lane": lane, "group": group, **{name: _RAW[name] for name in _PARTS}}
     for name, part in parts.items():
         text = text.replace(f"{{{name}}}", part)
     return text

@@ -50,14 +50,16 @@ SELECT DISTINCT queue FROM tally WHERE state IN ('queued', 'retrying') AND jobs 
 UPDATE job SET ready = 1
 WHERE seq IN (SELECT seq FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2 ORDER BY available_at LIMIT 2000)
 
+-- name: next_columns
+-- What `claimed_columns` will tell of a job, before it is claimed at ?2.
+id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
+expires_at, steps_total, version + 1, generation, attempt + 1, crashes, available_at, token + 1, coalesce(started_at, ?2),
+failure_code, failure_message, failure_retryable, step_cursor, parent, code_version, json(flow)
+
 -- name: pick
 -- The jobs to be claimed, and all that is known of them as `claimed` tells it, before they are: each row is looked at once. One aggregated row
 -- instead of many: each row that crosses into Python gives up the interpreter lock once.
-SELECT json_group_array(seq), count(*), coalesce(sum(state = 'retrying'), 0), json_group_array(json_array(
-  id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
-  expires_at, steps_total, version + 1, generation, attempt + 1, crashes, available_at, token + 1, coalesce(started_at, ?2),
-  failure_code, failure_message, failure_retryable, step_cursor, parent, code_version, json(flow)
-)) FROM (
+SELECT json_group_array(seq), count(*), coalesce(sum(state = 'retrying'), 0), json_group_array(json_array({next_columns})) FROM (
   SELECT * FROM job
   WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
   ORDER BY priority DESC, available_at, seq LIMIT ?3

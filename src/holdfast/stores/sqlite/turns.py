@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.domain import limits
-from holdfast.domain.excess import Excess, beyond
+from holdfast.domain.excess import Excess
 from holdfast.domain.gates import Gates, Standing, Subject
-from holdfast.domain.job import JobRecord, NewJob
-from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
+from holdfast.domain.job import NewJob
+from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import Cursor, Ring, choose
-from holdfast.stores.sqlite import rows
+from holdfast.domain.ring import AT_ONCE, Cursor, Ring, choose
+from holdfast.port.store import Claim
 from holdfast.stores.sqlite.file import Turn
 from holdfast.stores.sqlite.guests import Connection, OwnConnection
-from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search
+from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search, Stands, sweep
+from holdfast.stores.sqlite.picks import NOBODY, Picked, by_place, by_turns
 from holdfast.stores.sqlite.sql import SQL
+from holdfast.stores.sqlite.surplus import bounds, span, surplus
 
 _STALE = 0.5
 """Seconds after which those who only store jobs look for other rules."""
@@ -50,6 +51,16 @@ class _Shut(NamedTuple):
         return closed and changes == self.changes and time.monotonic() - self.since < _BELIEVED
 
 
+class _Ready(NamedTuple):
+    """How a queue stands, once its due jobs are where its rules want them."""
+
+    moved: bool
+    """Whether any had to be brought there."""
+    cursor: Cursor = Cursor()
+    changes: int = -1
+    """How often it has changed; less than nothing if that was never counted."""
+
+
 class Turns:
     """Whose turn it is among the jobs of a file."""
 
@@ -69,6 +80,7 @@ class Turns:
         """The stamp since which a queue has had nothing in lanes, or aside, that should not be there."""
         self._shut: dict[str, _Shut] = {}
         self._lanes: dict[str, int] = {}
+        """How many lanes a queue had when one round was not enough for a claim; none if it was for the last one."""
         self._guess: str | None = None
         """The one queue that the last claim found jobs in."""
 
@@ -185,20 +197,72 @@ class Turns:
                 gates.enter(plan, "", None, jobs)
         self._draw(db, gates)
 
+    def plans(self, db: OwnConnection, room: Mapping[str, int], most: int) -> dict[str, Plan]:
+        """Say what holds for a claim of so many jobs of these queues, without limits that it cannot reach: even if all
+        that run there, and all that it takes, were of one tenant or key.
+        """
+        running: dict[str, int] = {}
+
+        def reached(of: str, limit: Limit) -> bool:
+            if limit.concurrency is None:
+                return True
+            if of not in running:
+                running[of] = db.execute(SQL["running_in_queue"], (of,)).get
+            return bool(running[of] + most > limit.concurrency)
+
+        plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
+        return {
+            queue: plan._replace(limits=tuple(one for one in plan.limits if reached(*one))) if plan.limits else plan
+            for queue, plan in plans.items()
+        }
+
     def choose(
-        self, db: OwnConnection, room: Mapping[str, int], most: int, now: Micros, tenant: str | None
-    ) -> list[tuple[str, int, str]]:
-        """Choose jobs by turns, of one tenant if one is named: the queue, seq and state of each."""
+        self, db: OwnConnection, room: Mapping[str, int], plans: Mapping[str, Plan], want: Claim, now: Micros
+    ) -> Picked:
+        """Choose jobs by turns, as their plans say."""
+        if want.tenant is None and len(room) == 1 and max(room.values()) <= want.limit:
+            [plan] = plans.values()
+            if self._by_place(plan):
+                return self._go_round(db, plan, room[plan.queue], now)
         gates = self._gates(db, now)
         rings, changes = [], {}
         for queue, wanted in room.items():
-            ring, changes[queue] = self._ring(db, queue, gates, now, wanted, tenant=tenant)
-            rings += [ring] if ring is not None else []
-        chosen = choose(rings, most)
+            ready = self._ready(db, queue, now)
+            changes[queue] = ready.changes
+            if (ring := self._ring(db, plans[queue], gates, now, wanted, ready=ready, tenant=want.tenant)) is not None:
+                rings.append(ring)
+        chosen = choose(rings, want.limit)
         for ring in rings:
             self._record(db, ring, changes[ring.plan.queue])
         self._draw(db, gates)
-        return [(queue, *offer.ref) for queue, offer in chosen]
+        return by_turns(chosen)
+
+    def _go_round(self, db: OwnConnection, plan: Plan, most: int, now: Micros) -> Picked:
+        """Choose jobs of one queue by the places where they stand."""
+        ready = self._ready(db, plan.queue, now)
+        if self._is_free(plan, most, ready) and (swept := sweep(db, plan, ready.cursor, most, now)) is not None:
+            told, cursor = swept
+            self._shut.pop(plan.queue, None)
+            db.execute(SQL["turned"], (plan.queue, *cursor))
+            return by_place(plan.queue, told)
+        gates = self._gates(db, now)
+        ring = self._ring(db, plan, gates, now, most, ready=ready, line=Stands)
+        if ring is None:
+            return NOBODY
+        chosen: list[Any] = ring.drain()
+        self._record(db, ring, ready.changes)
+        self._draw(db, gates)
+        return by_place(plan.queue, chosen)
+
+    def _is_free(self, plan: Plan, most: int, ready: _Ready) -> bool:
+        """Tell whether no gate is in the way of anybody, all weights are the same, and there were lanes enough."""
+        given = self._lanes.get(plan.queue, 0) * (most // AT_ONCE or 1)
+        return ready.changes >= 0 and not plan.limits and not plan.weights and (not given or given >= most)
+
+    def _by_place(self, plan: Plan) -> bool:
+        """Tell whether the lanes of a queue need only be known by the order in which they and their jobs stand."""
+        held = self.rules.tenants or self.rules.kinds
+        return plan.shape != "" and not plan.nested and plan.aging is None and not held
 
     def admits(self, db: OwnConnection, seq: int, queue: str, now: Micros) -> bool:
         """Let one job pass its gates, if they are open."""
@@ -217,7 +281,8 @@ class Turns:
 
     def next_at(self, db: OwnConnection, queue: str, now: Micros) -> Micros | None:
         """Give the instant when a job of a ruled queue can next be claimed."""
-        ring, _ = self._ring(db, queue, self._gates(db, now), now, 1)
+        plan, ready = self.rules.plan(queue) or Plan(queue), self._ready(db, queue, now)
+        ring = self._ring(db, plan, self._gates(db, now), now, 1, ready=ready)
         first = self._shut[queue].opens_at if ring is None else ring.next_at()
         later = db.execute(SQL["comes_due"], (queue, now, *self._held())).get
         return min((at for at in (first, later) if at is not None), default=None)
@@ -258,17 +323,27 @@ class Turns:
         if self.rules:
             db.execute(SQL["changed"], (json.dumps(list(queues)),))
 
-    def ended(self, db: OwnConnection, queues: Collection[str]) -> Collection[str] | None:
-        """Note that jobs of these queues run no more; give the queues in which others may start for it (all, if
-        None).
+    def ended(self, db: OwnConnection, queues: Mapping[str, int], *, sure: bool = False) -> Collection[str] | None:
+        """Note that so many jobs of these queues run no more; give the queues in which others may start for it (all, if
+        None). If it is `sure` that no other rules hold, nobody has waited where limits had not been reached.
         """
-        if self.rules.everywhere:
+        if not queues:
+            return ()
+        if self._was_reached(db, ALL, sum(queues.values()), sure=sure):
             db.execute(SQL["changed"], (None,))
             return None
-        counted = [queue for queue in queues if (plan := self.rules.plan(queue)) is not None and plan.counts]
+        counted = [queue for queue, jobs in queues.items() if self._was_reached(db, queue, jobs, sure=sure)]
         if counted:
             db.execute(SQL["changed"], (json.dumps(counted),))
         return counted
+
+    def _was_reached(self, db: OwnConnection, of: str, ended: int, *, sure: bool) -> bool:
+        """Tell whether a limit of jobs at once may have been full before so many ended."""
+        rule = self.rules.rules.get(of)
+        counts = [limit.concurrency for limit in rule.limits if limit.concurrency is not None] if rule else []
+        if not counts or not sure:
+            return bool(counts)
+        return bool(db.execute(SQL["running_in_queue"], (of,)).get + ended >= min(counts))
 
     def standing(self, db: Connection, queue: str, now: Micros) -> Standing:
         """Say what is in use of the limits of a queue."""
@@ -283,79 +358,59 @@ class Turns:
         for rule, limit in self.rules.sheds:
             if rule.queue not in paused:
                 self._ready(db, rule.queue, now)
-                found |= {gone.job.id: gone for gone in self._beyond(db, rule, limit, now, most)}
+                found |= {gone.job.id: gone for gone in surplus(db, self.rules, (rule, limit), now, most)}
         return [found[id_] for id_ in sorted(found)][:most]
 
-    def _beyond(self, db: OwnConnection, rule: Rule, limit: Limit, now: Micros, most: int) -> list[Excess]:
-        running: dict[str, list[JobRecord]] = {}
-        for row in db.execute(SQL["running_jobs"], (rule.queue,)):
-            job = rows.record(row)
-            name = limits.subject(limit, job.tenant, limits.group_of(job))
-            if name is not None:
-                running.setdefault(name, []).append(job)
-        plan = self.rules.plan(rule.queue)
-        assert plan is not None and limit.concurrency is not None  # noqa: PT018
-        gone = []
-        for name, jobs in running.items():
-            if len(jobs) >= limit.concurrency:
-                waiting = self._waiting(db, plan, (limit, name), now, most)
-                gone += beyond(limit, jobs, list({job.id: job for job in waiting}.values()))
-        return gone
-
-    def _waiting(self, db: OwnConnection, plan: Plan, of: tuple[Limit, str], now: Micros, most: int) -> list[JobRecord]:
-        """List the due jobs of a subject, the newest among them."""
-        limit, name = of
-        where = "in_lanes" if plan.shape else "in_queue"
-        low, high = _span(plan.shape, limit.per, name) if plan.shape else ("", "")
-        newest = db.execute(SQL[f"newest_{where}"], (plan.queue, low, high, now, 1 if limit.full == "replace" else 0))
-        due = db.execute(SQL[f"due_{where}"], (plan.queue, low, high, now, most + 1))
-        jobs = [rows.record(row) for row in (*newest.fetchall(), *due.fetchall())]
-        return [job for job in jobs if not self.rules.holds(job.tenant, job.kind)]
-
     def _ring(
-        self, db: OwnConnection, queue: str, gates: Gates, now: Micros, most: int, *, tenant: str | None = None
-    ) -> tuple[Ring | None, int]:
-        """Make ready to go round a queue (none if it is known that nothing can go); give how often it has changed."""
-        moved = self._ready(db, queue, now)
-        plan = self.rules.plan(queue) or Plan(queue)
-        *cursor, changes = db.execute(SQL["turn"], (queue,)).fetchone() or (*Cursor(), -1)
+        self,
+        db: OwnConnection,
+        plan: Plan,
+        gates: Gates,
+        now: Micros,
+        most: int,
+        *,
+        ready: _Ready,
+        tenant: str | None = None,
+        line: type[Queue] = Queue,
+    ) -> Ring | None:
+        """Make ready to go round a queue; give none if it is known that nothing can go."""
+        queue = plan.queue
         shut = self._shut.get(queue)
-        if shut is not None and not moved and shut.holds(changes, now):
-            return None, changes
+        if shut is not None and not ready.moved and shut.holds(ready.changes, now):
+            return None
         self._shut.pop(queue, None)
         if tenant is not None:
             return self._own_ring(db, plan, gates, now, most, tenant=tenant)
-        line = Queue(db, plan, self.rules, now, gates)
         lanes = self._lanes.get(queue, 0)
         places = self._places.setdefault(queue, {}) if plan.nested else None
-        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, places=places), changes
+        shown = line(db, plan, self.rules, now, gates)
+        return Ring(plan, shown, gates, now, cursor=ready.cursor, most=most, lanes=lanes, places=places)
 
-    def _own_ring(
-        self, db: OwnConnection, plan: Plan, gates: Gates, now: Micros, most: int, *, tenant: str
-    ) -> tuple[Ring, int]:
+    def _own_ring(self, db: OwnConnection, plan: Plan, gates: Gates, now: Micros, most: int, *, tenant: str) -> Ring:
         """Make ready to go round what one tenant has in a queue."""
-        *cursor, changes = db.execute(SQL["turn"], (_turn(plan.queue, tenant),)).fetchone() or (*Cursor(), -1)
+        *cursor, _ = db.execute(SQL["turn"], (_turn(plan.queue, tenant),)).fetchone() or (*Cursor(), 0)
         line = Queue(db, plan, self.rules, now, gates, search=Search(tenant, self._searched.setdefault(tenant, {})))
         lanes = 1 if plan.shape == "t" else 0
-        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, tenant=tenant), changes
+        return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, tenant=tenant)
 
-    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> bool:
-        """Bring the due jobs of a queue where its rules want them; tell whether any moved."""
+    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> _Ready:
+        """Bring the due jobs of a queue where its rules want them, and see how it stands."""
         plan = self.rules.plan(queue) or Plan(queue)
         moved = 0
         if self._tidy.get(queue) != self._stamp:
             moved += self._tidied(db, plan)
-        if not plan.shape:
-            db.execute(SQL["promote"], (queue, now))
-            moved += db.changes()
-        elif db.execute(SQL["lines_up"], (queue, now)).get:
+        waits, *cursor, changes = db.execute(SQL["stance"], (queue, now)).fetchone()
+        if waits and plan.shape:
             db.execute(SQL[f"line_up_{plan.shape}"], (queue, now, BATCH))
             moved += db.changes()
-        return moved > 0
+        elif waits:
+            db.execute(SQL["promote"], (queue, now))
+            moved += db.changes()
+        return _Ready(moved > 0) if changes is None else _Ready(moved > 0, Cursor(*cursor), changes)
 
     def _tidied(self, db: OwnConnection, plan: Plan) -> int:
         """Take back what stands in lanes that are no more, or is aside without a reason; give the number."""
-        low, high = _bounds(plan.shape) if plan.shape else ("", "")
+        low, high = bounds(plan.shape) if plan.shape else ("", "")
         db.execute(SQL["step_out"], (plan.queue, low, high, BATCH))
         out = db.changes()
         back = 0
@@ -373,8 +428,8 @@ class Turns:
             db.execute(SQL["turned"], (_turn(queue, ring.tenant), *ring.cursor))
         if ring.tenant is not None:
             return  # it says nothing of the others
-        if ring.plan.shape:
-            self._lanes[queue] = ring.lanes or self._lanes.get(queue, 0)
+        if ring.plan.shape and (ring.lanes or self._lanes.get(queue, 0) * ring.cursor.share < ring.most):
+            self._lanes[queue] = ring.lanes
         if ring.shut and changes >= 0 and ring.plan.limits:
             self._shut[queue] = _Shut(changes, ring.opens_at, time.monotonic())
 
@@ -385,8 +440,8 @@ class Turns:
                 return int(db.execute(SQL["running_in_queue"], (queue,)).get)
             plan = None if queue == ALL else self.rules.plan(queue)
             shapes = "tk" if plan is None else plan.shape
-            spans = (_span(shape, per, name) for shape in shapes if (shape, per) != ("t", "key"))
-            return sum(db.execute(SQL["running_in_lanes"], (queue, *span)).get for span in spans)
+            spans = (span(shape, per, name) for shape in shapes if (shape, per) != ("t", "key"))
+            return sum(db.execute(SQL["running_in_lanes"], (queue, *lanes)).get for lanes in spans)
 
         def bucket(subject: Subject) -> Micros | None:
             found = db.execute(SQL["bucket"], subject).fetchone()
@@ -406,18 +461,3 @@ def _turn(queue: str, tenant: str | None) -> str:
 
 def _paused(names: str) -> frozenset[str]:
     return _NONE if names == "[]" else frozenset(json.loads(names))
-
-
-def _bounds(shape: str) -> tuple[str, str]:
-    """Give where the lanes of a shape begin and end."""
-    return shape, chr(ord(shape) + 1)
-
-
-def _span(shape: str, per: str, name: str) -> tuple[str, str]:
-    """Give where the lanes of a subject begin and end, among lanes of this shape."""
-    if per == "queue":
-        return _bounds(shape)
-    lane = f"{shape}{name}"
-    if shape == "k" and per == "tenant":
-        return f"{lane}\x1f", f"{lane}\x20"
-    return lane, limits.behind(lane)

@@ -131,15 +131,37 @@ SELECT json_group_array(json_array('', seq, priority, available_at, state, tenan
 -- name: any_lane
 SELECT EXISTS (SELECT 1 FROM job WHERE ready = 2 AND queue = ?1 AND lane >= ?2 AND lane < ?3)
 
--- name: lanes
--- So many lanes (?4) from ?5 on and before ?6, found from one to the next, with the best jobs of each (?3).
-WITH RECURSIVE ring(lane, place) AS (
+-- name: walk
+-- So many lanes (?4) from ?5 on and before ?6, found from one to the next.
+RECURSIVE ring(lane, place) AS (
   SELECT * FROM (SELECT lane, 1 FROM job WHERE ready = 2 AND queue = ?1 AND lane >= ?5 AND lane < ?6 ORDER BY lane LIMIT 1)
   UNION ALL
   SELECT (SELECT job.lane FROM job WHERE ready = 2 AND queue = ?1 AND job.lane > ring.lane AND job.lane < ?6 ORDER BY job.lane LIMIT 1),
     place + 1
   FROM ring WHERE lane IS NOT NULL AND place < ?4
 )
+
+-- name: tellings
+-- The best jobs of a lane (?3), as `claimed` will tell of them; behind that the lane, and twice the seq, and one more for a job that is retried.
+SELECT group_concat(told) FROM (
+  SELECT json_array({next_columns}, lane, 2 * seq + (state = 'retrying')) AS told FROM job
+  WHERE ready = 2 AND queue = ?1 AND lane = ring.lane AND (expires_at IS NULL OR expires_at > ?2)
+  ORDER BY priority DESC, available_at, seq LIMIT ?3
+)
+
+-- name: stands
+-- `lanes` where nothing of a job decides but its place: an object of lanes, each with its jobs.
+WITH {walk}
+SELECT '{' || coalesce(group_concat(json_quote(lane) || ':[' || coalesce(({tellings}), '') || ']'), '') || '}' FROM ring WHERE lane IS NOT NULL
+
+-- name: sweep
+-- The same where not even the lanes matter: all jobs in one row, the number of the lanes, and the last of them.
+WITH {walk}
+SELECT '[' || coalesce(group_concat(({tellings})), '') || ']', count(*), max(lane) FROM ring WHERE lane IS NOT NULL
+
+-- name: lanes
+-- Lanes with the best jobs of each (?3).
+WITH {walk}
 SELECT json_group_array(json_array(ring.lane, seq, priority, available_at, state, tenant, kind))
 FROM ring LEFT JOIN job ON job.seq IN (
   SELECT seq FROM job AS due
@@ -167,13 +189,7 @@ SELECT json_group_array(json_array(lane, seq, priority, available_at, state, ten
 
 -- name: aged_lanes
 -- Of the same lanes, the jobs that have waited since ?7.
-WITH RECURSIVE ring(lane, place) AS (
-  SELECT * FROM (SELECT lane, 1 FROM job WHERE ready = 2 AND queue = ?1 AND lane >= ?5 AND lane < ?6 ORDER BY lane LIMIT 1)
-  UNION ALL
-  SELECT (SELECT job.lane FROM job WHERE ready = 2 AND queue = ?1 AND job.lane > ring.lane AND job.lane < ?6 ORDER BY job.lane LIMIT 1),
-    place + 1
-  FROM ring WHERE lane IS NOT NULL AND place < ?4
-), head(lane, priority) AS (
+WITH {walk}, head(lane, priority) AS (
   SELECT lane, (SELECT priority FROM job WHERE ready = 2 AND queue = ?1 AND job.lane = ring.lane ORDER BY priority DESC LIMIT 1)
   FROM ring WHERE lane IS NOT NULL
   UNION ALL
@@ -217,6 +233,12 @@ DELETE FROM bucket WHERE full_at <= ?1
 
 -- name: turn
 SELECT lane, used, share, changes FROM turn WHERE queue = ?1
+
+-- name: stance
+-- Whether jobs have to line up (see `lines_up`), and the turn, in one look.
+SELECT EXISTS (SELECT 1 FROM job WHERE ready = 1 AND queue = ?1)
+  OR EXISTS (SELECT 1 FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2), lane, used, share, changes
+FROM (SELECT ?1 AS queue) LEFT JOIN turn USING (queue)
 
 -- name: turned
 INSERT INTO turn (queue, lane, used, share) VALUES (?1, ?2, ?3, ?4)
