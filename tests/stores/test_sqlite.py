@@ -63,6 +63,7 @@ def test_a_handler_that_is_stopped_while_it_waits_to_write_leaves_the_file_to_ot
     stopped = threading.Event()
 
     def handler() -> None:
+        SHELTER.expose()
         try:
             add.enqueue(1, 2)
         except AttemptStopped:

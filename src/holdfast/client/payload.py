@@ -124,7 +124,7 @@ class Binder:
         return self._dump(valid, limit) if self._plain else self._readable(valid, limit)
 
     def _written(self, args: tuple[Any, ...]) -> bytes | None:
-        """Give the payload of the most common kind of call, with the least around it; None if it takes a closer look."""
+        """Give the payload of the most common kind of call, with the least around it; None takes a closer look."""
         adapter = self._adapter
         try:
             valid = adapter.validator.validate_python(dict(zip(self._names, args, strict=True)))

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import InsufficientCredits
-from holdfast.domain.job import CreditEntry, JobRecord, NewJob
+from holdfast.domain.job import CreditEntry, JobRecord, NewJob, State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Inserted, InsertGroup, Refusal
 from holdfast.stores.sqlite import books, rows
@@ -33,11 +33,11 @@ _REST = NewJob._fields.index("payload") + 1
 
 def plain(new: NewJob) -> bool:
     """Tell whether nothing but a row is to be written for a job, and nothing but its id can be in its way."""
-    return new.key is None and not new.credits and not new.steps
+    return new.key is None and not new.credits and not new.steps and new.state is State.QUEUED
 
 
 def enter(groups: Sequence[InsertGroup], now: Micros) -> tuple[str, Sequence[Any]] | None:
-    """Give the statement that stores and counts jobs in whose way nothing can be but their ids, and its values.
+    """Give the statement that stores jobs in whose way nothing can be but their ids, and its values.
 
     None if that takes more than one statement: there are keys, or many jobs that differ in more than their payloads.
     """
@@ -56,7 +56,8 @@ def enter(groups: Sequence[InsertGroup], now: Micros) -> tuple[str, Sequence[Any
 def alone(id_: str, new: NewJob, now: Micros) -> tuple[str, Sequence[Any]] | None:
     """Give the same for one job."""
     if not rows.is_laden(new):
-        return (_entry(1), rows.fresh(id_, new, now)) if new.key is None else None
+        queued = new.key is None and new.state is State.QUEUED
+        return (_entry(1), rows.fresh(id_, new, now)) if queued else None
     return (_entry(1, laden=True), rows.laden(id_, new, now)) if plain(new) else None
 
 
@@ -64,7 +65,7 @@ def _alike(jobs: InsertGroup) -> dict[str, str] | None:
     """Give payloads by id, if that is all that jobs differ in and none has more than most."""
     first = jobs[0][1]
     kind, rest = first.kind, first[_REST:]
-    if first.key is not None or rows.is_laden(first) or any(new[_REST:] != rest or new.kind != kind for _, new in jobs):
+    if not plain(first) or rows.is_laden(first) or any(new[_REST:] != rest or new.kind != kind for _, new in jobs):
         return None
     payloads = {id_: new.payload for id_, new in jobs}
     return payloads if len(payloads) == len(jobs) else None
@@ -72,7 +73,9 @@ def _alike(jobs: InsertGroup) -> dict[str, str] | None:
 
 @cache
 def _entry(jobs: int, *, laden: bool = False) -> str:
-    return _insert(jobs, "insert_laden" if laden else "insert").replace("INTO job", "INTO entry", 1)
+    """Give the statement that stores so many jobs, and leaves them to be counted."""
+    head, _, rows_ = _insert(jobs, "insert_laden" if laden else "insert").partition(")\nVALUES ")
+    return f"{head}, uncounted)\nVALUES {rows_.replace('?)', '?, TRUE)')}"
 
 
 @cache

@@ -51,7 +51,7 @@ def find(db: Connection, query: Query) -> list[JobRecord]:
 
 def _is_rare(db: Connection, state: State) -> bool:
     few, every = db.execute(
-        "SELECT total(jobs) FILTER (WHERE state = ?), total(jobs) FROM tally", (state.value,)
+        "SELECT total(jobs) FILTER (WHERE state = ?), total(jobs) FROM standing", (state.value,)
     ).fetchall()[0]
     return bool(few * _RARE < every)
 

@@ -43,7 +43,7 @@ WHERE job_key.tenant = ?1 AND job_key.key = ?2 AND (job_key.expires_at IS NULL O
 INSERT OR REPLACE INTO job_key (tenant, key, seq, expires_at) SELECT ?1, ?2, seq, ?3 FROM job WHERE id = ?4
 
 -- name: waiting_queues
-SELECT DISTINCT queue FROM tally WHERE state IN ('queued', 'retrying') AND jobs > 0
+SELECT queue FROM standing WHERE state IN ('queued', 'retrying') GROUP BY queue HAVING sum(jobs) > 0
 
 -- name: promote
 -- Jobs that have come due join the claim order. Bounded, so that a crowd falling due at midnight cannot stall a claim.
@@ -172,8 +172,11 @@ SELECT value FROM json_each(?1) WHERE EXISTS (SELECT 1 FROM job WHERE parent = v
 -- name: tally
 INSERT INTO tally (queue, state, jobs) VALUES (?, ?, ?) ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs
 
+-- name: fold
+INSERT INTO newcomers VALUES (TRUE)
+
 -- name: counts
-SELECT queue, state, jobs FROM tally WHERE jobs <> 0
+SELECT queue, state, sum(jobs) FROM standing GROUP BY queue, state HAVING sum(jobs) <> 0
 
 -- name: expired_leases
 SELECT {columns} FROM job WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= ?1 ORDER BY lease_expires_at LIMIT ?2

@@ -16,12 +16,10 @@ from typing import Any
 
 import apsw
 
-from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, KeyConflict, StoreError
 from holdfast.domain.excess import Excess
 from holdfast.domain.gates import Standing
 from holdfast.domain.job import (
-    PLAIN,
     Account,
     AttemptRecord,
     CreditEntry,
@@ -32,7 +30,7 @@ from holdfast.domain.job import (
     StepRecord,
 )
 from holdfast.domain.moments import Micros
-from holdfast.domain.move import Answer, Move, refusal
+from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import (
     Beat,
@@ -51,8 +49,9 @@ from holdfast.port.store import (
     WorkerRecord,
 )
 from holdfast.port.transaction import Transaction
-from holdfast.stores.sqlite import adoption, books, guests, insertion, inspect, rows, tally
+from holdfast.stores.sqlite import adoption, books, guests, insertion, inspect, purging, rows, tally
 from holdfast.stores.sqlite import connection as files
+from holdfast.stores.sqlite.beats import extend
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.claiming import claim
 from holdfast.stores.sqlite.file import OpenFile
@@ -64,7 +63,6 @@ from holdfast.stores.sqlite.tally import Deltas
 from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
 
-_PROGRESS = (rows.flow_text(PLAIN), rows.place_in_flow("progress"))
 _MANY = 100
 _LONG_LOG = 4_000
 """Pages of the log after which a busy worker carries them into the file: those that a claim and its completion both
@@ -84,6 +82,8 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self.file = OpenFile(self.path)
         self._turns = Turns()
+        self._uncounted = 0
+        """About how many jobs were stored here since somebody counted."""
         self._bells = {self.file.pid: Bell(self.file.place)}
 
     @property
@@ -110,6 +110,7 @@ class SqliteStore:
         now = self.now()
         if not ruled and (entry := insertion.enter(groups, now)) is not None and self._enter(*entry):
             self._bell.ring({new.queue for group in groups for _, new in group})
+            self._count(sum(map(len, groups)))
             return [[Inserted(id_, new, now) for id_, new in group] for group in groups]
         deltas: Deltas = defaultdict(int)
         with self._ruled() as db:
@@ -122,7 +123,7 @@ class SqliteStore:
         return answers
 
     def _insert_alone(self, id_: str, new: NewJob) -> Inserted | None:
-        """Store one job that nothing is in the way of: the most common call, with the least around it. Else give None."""
+        """Store one job in whose way nothing is: the most common call, with the least around it. Else give None."""
         rules = self._turns.glance(self.file.read())
         if rules is None or (rules and rules.laned(new.queue)):
             return None
@@ -131,7 +132,16 @@ class SqliteStore:
         if entry is None or not self._enter(*entry):
             return None
         self._bell.ring((new.queue,))
+        self._count(1)
         return Inserted(id_, new, now)
+
+    def _count(self, jobs: int) -> None:
+        """Have new jobs counted, now and then: nobody may be there to claim them."""
+        self._uncounted += jobs
+        if self._uncounted >= tally.UNCOUNTED:
+            self._uncounted = 0
+            with self.file.write() as db:
+                tally.fold(db)
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
@@ -211,14 +221,8 @@ class SqliteStore:
         """Extend leases."""
         if not beats:
             return []
-        batch = json.dumps(beats)
-        news = [beat for beat in beats if beat.progress is not None]
         with self.file.write() as db:
-            db.execute(SQL["heartbeat"], (batch, self.now(), lease))
-            if news:
-                db.execute(SQL["progress"], (json.dumps(news), *_PROGRESS))
-            found = json.loads(db.execute(SQL["leases"], (batch,)).get)
-        return [_still_held(beat, *row) for beat, row in zip(beats, found, strict=True)]
+            return extend(db, beats, self.now(), lease)
 
     def abandon(self, owner: str) -> int:
         """End at once every lease of a dead owner."""
@@ -296,23 +300,10 @@ class SqliteStore:
         """Remove finished jobs and pages whose time is over; looking in vain costs a read only."""
         now = self.now()
         with self.file.read() as db:
-            if db.execute(SQL["purgeable"], (now, 1)).get == "[]" and db.execute(SQL["page_over"], (now,)).get is None:
+            if not purging.due(db, now):
                 return Purged(0, [])
         with self.file.write() as db:
-            over = db.execute(SQL["purgeable"], (now, limit)).get
-            deltas: Deltas = defaultdict(
-                int, {(q, State(s)): -n for q, s, n in db.execute(SQL["purge_tallies"], (over,))}
-            )
-            artifacts = [text for (text,) in db.execute(SQL["artifacts"], (over, codec.ARTIFACT))]
-            db.execute(SQL["permit"], (now,))
-            for name in ("purge_keys", "purge_attempts", "purge_steps", "purge_signals", "purge"):
-                db.execute(SQL[name], (over,))
-            gone = int(db.changes())
-            db.execute(SQL["permit"], (None,))
-            tally.change(db, deltas)
-            db.execute(SQL["full_buckets"], (now,))
-            db.execute(SQL["purge_pages"], (now, limit))
-            return Purged(gone, artifacts, int(db.changes()))
+            return purging.purge(db, now, limit)
 
     def grant(self, tenant: str, amount: int, id: str) -> Account | None:  # noqa: A002
         """Add credits to a tenant's account."""
@@ -506,9 +497,3 @@ class SqliteStore:
         with self.file.write() as db:
             db.execute(SQL[name], parameters)
             return db.changes()
-
-
-def _still_held(beat: Beat, state: str | None, token: int, lease_id: str | None, cancel: int) -> Answer:
-    if state == State.RUNNING and (token, lease_id) == (beat.token, beat.lease_id):
-        return Answer.CANCEL_REQUESTED if cancel else Answer.OK
-    return refusal(None if state is None else State(state))
