@@ -29,6 +29,8 @@ class OpenFile:
 
     def _open(self, path: Path) -> None:
         self.writer = connect(path)
+        # What undoes a statement that fails half-way would be written to a file once it is larger than 16 pages.
+        self.writer.pragma("temp_store", "MEMORY")
         self.reader = connect(path)
         self.place = path.absolute()
         """Where it lies, whatever folder the process is in later on."""

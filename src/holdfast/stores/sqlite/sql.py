@@ -4,7 +4,7 @@ from holdfast.domain.job import Flow
 from holdfast.stores import statements
 
 _FILES = ("statements.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
-_PARTS = ("walk", "tellings", "columns", "claimed_columns", "next_columns")
+_PARTS = ("walk", "tellings", "telling", "columns", "claimed_columns", "next_columns")
 """What other statements are made of; each may contain those behind it."""
 _RAW = {name: text for file in _FILES for name, text in statements.load("holdfast.stores.sqlite", file).items()}
 

@@ -59,8 +59,8 @@ failure_code, failure_message, failure_retryable, step_cursor, parent, code_vers
 -- name: pick
 -- The jobs to be claimed, and all that is known of them as `claimed` tells it, before they are: each row is looked at once. One aggregated row
 -- instead of many: each row that crosses into Python gives up the interpreter lock once.
-SELECT json_group_array(seq), count(*), coalesce(sum(state = 'retrying'), 0), json_group_array(json_array({next_columns})) FROM (
-  SELECT * FROM job
+SELECT json_group_array(seq), count(*), coalesce(sum(retrying), 0), {telling} FROM (
+  SELECT seq, state = 'retrying' AS retrying, json_array({next_columns}) AS told FROM job
   WHERE ready = 1 AND queue = ?1 AND (expires_at IS NULL OR expires_at > ?2)
   ORDER BY priority DESC, available_at, seq LIMIT ?3
 )
@@ -77,19 +77,25 @@ SELECT json_group_array(json_array(seq, priority, available_at, state)) FROM (
 SELECT seq, queue, state FROM job
 WHERE id = ?1 AND ready IS NOT NULL AND available_at <= ?2 AND (expires_at IS NULL OR expires_at > ?2) AND tenant = coalesce(?3, tenant)
 
+-- name: telling
+-- An array of what is told of each. The texts are put together as they are: rows of many columns would be carried from one query to the other.
+'[' || coalesce(group_concat(told), '') || ']'
+
 -- name: claimed_columns
 -- Only what the claim itself did not set; `rows.claimed` fills in the rest.
-json_group_array(json_array(
-  id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, key, created_at,
-  expires_at, steps_total, version, generation, attempt, crashes, available_at, token, started_at,
-  failure_code, failure_message, failure_retryable, step_cursor, parent, code_version, json(flow)
-))
+job.id, kind, queue, tenant, user, priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, job.key, created_at,
+expires_at, steps_total, version, generation, attempt, crashes, available_at, token, started_at,
+failure_code, failure_message, failure_retryable, step_cursor, job.parent, code_version, json(flow)
 
 -- name: claimed
-SELECT {claimed_columns} FROM (SELECT job.* FROM json_each(?1) AS picked JOIN job ON job.seq = picked.value ORDER BY picked.key)
+SELECT {telling} FROM (
+  SELECT json_array({claimed_columns}) AS told FROM json_each(?1) AS picked CROSS JOIN job ON job.seq = picked.value ORDER BY picked.key
+)
 
 -- name: claimed_just_now
-SELECT {claimed_columns} FROM (SELECT * FROM job WHERE lease_expires_at = ?1 AND lease_id = ?2 ORDER BY priority DESC, available_at, seq)
+SELECT {telling} FROM (
+  SELECT json_array({claimed_columns}) AS told FROM job WHERE lease_expires_at = ?1 AND lease_id = ?2 ORDER BY priority DESC, available_at, seq
+)
 
 -- name: trip
 -- The common ending, for all jobs of one lease at once, and the claim of others.
