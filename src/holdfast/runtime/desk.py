@@ -2,8 +2,8 @@
 
 A lane runs one pipeline up to the record of its next step, leaves it here and goes on with another. Once nothing is
 left to run, whoever comes first writes all that lies here in one commit; then those pipelines go on. So quick steps of
-many pipelines share commits, and no thread waits for another. While many are being written, as many others may begin:
-one thread runs steps then, and another waits for the disk.
+many pipelines share commits, and no thread waits for another. While many are being written, others may begin: one
+thread runs steps then, and another waits for the disk.
 """
 
 import logging
@@ -17,6 +17,8 @@ from holdfast.runtime.attempt import Attempt
 
 log = logging.getLogger("holdfast.desk")
 _TROUBLE = 0.2
+_CROWD = 2
+"""How many times as many pipelines as may run may also wait for the disk: so commits grow while it is slow."""
 
 
 class Desk:
@@ -43,10 +45,12 @@ class Desk:
 
     def room(self, most: int) -> bool:
         """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
+        waiting = min(self._written + len(self._left), most * _CROWD) if self._written else 0
+        if waiting * 2 >= most:
+            most += waiting
         if len(self._begun) >= most:
             self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
-        waiting = min(self._written, most)
-        return len(self._begun) < (most + waiting if waiting * 2 >= most else most)
+        return len(self._begun) < most
 
     def crowded(self, most: int) -> bool:
         """Tell whether so much lies here that others may begin while it is written."""
