@@ -45,6 +45,8 @@ class Desk:
 
     def room(self, most: int) -> bool:
         """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
+        if len(self._begun) < most:
+            return True
         waiting = min(self._written + len(self._left), most * _CROWD) if self._written else 0
         if waiting * 2 >= most:
             most += waiting
@@ -65,12 +67,15 @@ class Desk:
         """Whether something lies here that nobody is writing."""
         return bool(self._left) and not self._writing.locked()
 
-    def flush(self) -> bool:
-        """Write all that lies here; false if there is nothing, or another writes."""
+    def flush(self, most: int) -> bool:
+        """Write what lies here; false if there is nothing, or another writes.
+
+        If that is more than this, it is at most half of all pipelines: so the others can run meanwhile.
+        """
         if not self._left or not self._writing.acquire(blocking=False):
             return False
         try:
-            batch = [self._left.popleft() for _ in range(len(self._left))]
+            batch = [self._left.popleft() for _ in range(min(len(self._left), max(most, len(self._begun) // 2)))]
             self._written = len(batch)
             if batch:
                 self._write(batch)
