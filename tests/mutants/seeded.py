@@ -5,8 +5,8 @@ from typing import NamedTuple
 LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
-ENTRIES = "stores/sqlite/migrations/0006_entries.sql"
 TRIPS = "stores/sqlite/migrations/0007_trips.sql"
+CHECKPOINTS = "stores/sqlite/migrations/0008_checkpoints.sql"
 SQLITE = "stores/sqlite/store.py"
 CLAIMING = "stores/sqlite/claiming.py"
 TURNS = "stores/sqlite/turns.py"
@@ -260,8 +260,8 @@ MUTANTS = (
     Mutant(
         "a step is recorded for whoever asks in SQL",
         "S9",
-        ENTRIES,
-        " AND job.token = mark.token AND job.lease_id = mark.lease_id",
+        CHECKPOINTS,
+        " AND job.token = NEW.token AND job.lease_id = NEW.lease_id",
         "",
     ),
     Mutant(
@@ -321,8 +321,8 @@ MUTANTS = (
         "a step on record is run again",
         "S21",
         DURABLE,
-        "        if record is None:\n            result = yield",
-        "        if record is None or not self.undoing:\n            result = yield",
+        "        if record is None:\n            call = ",
+        "        if record is None or not self.undoing:\n            call = ",
     ),
     Mutant(
         "two waits take the same signal",

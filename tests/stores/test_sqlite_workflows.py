@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast.domain import lifecycle
-from holdfast.domain.errors import InsufficientCredits
+from holdfast.domain.errors import InsufficientCredits, StoreError
 from holdfast.domain.job import JobRecord, NewJob, Retention
 from holdfast.domain.move import Answer, Event, Held, Move
 from holdfast.port.store import Claim
@@ -189,6 +189,46 @@ def test_one_refused_checkpoint_does_not_hold_up_its_batch_and_leaves_nothing(st
     assert recorded == [["0"], [], ["2"], [], ['"first"']]
     cursors = [job and (job.step_cursor, job.version) for job in store.read([job.id for job in jobs])]
     assert cursors == [(1, 3), (0, 2), (1, 3), (0, 3), (1, 3)]
+
+
+def test_steps_of_many_names_under_many_leases_share_a_commit_and_each_is_guarded(store: SqliteStore) -> None:
+    store.insert([[(f"job-{number}", PLAIN) for number in range(6)]])
+    first, second, third = (store.claim(Claim("me", f"lease-{number}", MINUTE, 2)) for number in range(3))
+    moves = [
+        lifecycle.checkpoint(first[0], "a", "1"),
+        lifecycle.checkpoint(first[1], "b", '"é"'),
+        lifecycle.checkpoint(second[0], "a", None, advance=3),
+        lifecycle.checkpoint(second[1], "a", "{}"),
+        lifecycle.note(third[0], "~c", "[]"),
+    ]
+    assert store.commit(moves) == [Answer.OK] * 5
+    recorded = [[(step.name, step.result) for step in store.steps(f"job-{number}")] for number in range(5)]
+    assert recorded == [[("a", "1")], [("b", '"é"')], [("a", None)], [("a", "{}")], [("~c", "[]")]]
+    assert [job.step_cursor for job in store.read([f"job-{number}" for number in range(6)]) if job] == [
+        1,
+        1,
+        3,
+        1,
+        0,
+        0,
+    ]
+    stale = lifecycle.checkpoint(third[1]._replace(lease_id="lease-0"), "late", "1")
+    later = [lifecycle.checkpoint(job, "next", "2") for job in (*first, *second)]
+    assert store.commit([*later, stale]) == [Answer.OK] * 4 + [Answer.ALREADY_CLAIMED]
+    assert store.steps("job-5") == []
+    assert [len(store.steps(f"job-{number}")) for number in range(5)] == [2, 2, 2, 2, 1]
+
+
+def test_a_step_in_a_file_that_was_moved_away_is_not_said_to_be_recorded(file: Path, store: SqliteStore) -> None:
+    [job] = running(store, PLAIN)
+    away = file.rename(file.with_name("away.db"))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="was removed or replaced"):
+            store.commit([lifecycle.checkpoint(job, "a", "1")])
+    away.rename(file)
+    assert store.commit([lifecycle.checkpoint(job, "a", "1")]) == [Answer.OK]
+    assert [(step.name, step.result) for step in store.steps(job.id)] == [("a", "1")]
+    assert [found and found.step_cursor for found in store.read([job.id])] == [1]
 
 
 def test_a_signal_and_a_child_ring_the_bell_of_their_queue(file: Path, store: SqliteStore) -> None:

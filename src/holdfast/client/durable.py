@@ -1,6 +1,6 @@
 """Durable steps: what a workflow has behind it is read from the record, what lies ahead is run once and recorded.
 
-The rules are scripts: generators that yield what is to be done (`Call` a function, `Write` a move, …) and are sent what
+The rules are scripts: generators that yield what is to be done (`Call` a function, write a `Move`, …) and are sent what
 came of it. So they are the same for blocking and asynchronous workflows, and hold no I/O. A script that has to wait for
 longer than a moment raises `Suspended` with the move that puts the workflow off: slot and lease are free meanwhile, and
 whoever claims it next runs the function again from its beginning, past all that is recorded.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.client.outcomes import collected, encode_plain, opened, read_typed
+from holdfast.client.outcomes import collected, encode_plain, is_as_said, opened, read_typed
 from holdfast.domain import codec, lifecycle
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import NOTE, PLAIN, TERMINAL, JobRecord, NewJob, SignalRecord, StepRecord
@@ -31,6 +31,8 @@ _TAKEN = '{"payload":'
 FORKED = f"{NOTE}fork"
 """The note, in a fork, behind the records that are those of the job it was forked from."""
 LONGEST_NAME = 200
+_new = tuple.__new__
+"""Makes a named tuple at a fraction of what its own way takes: for what is made for every step."""
 
 
 class Suspended(BaseException):
@@ -53,12 +55,6 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     timeout: Micros | None
-
-
-class Write(NamedTuple):
-    """Commit a move of the job; comes back only if it was written."""
-
-    move: Move
 
 
 class Rest(NamedTuple):
@@ -90,7 +86,8 @@ class Load(NamedTuple):
     reference: str
 
 
-Request = Call | Write | Rest | Signals | Jobs | Keep | Load
+Request = Call | Move | Rest | Signals | Jobs | Keep | Load
+"""A move of the job is to be committed: comes back only if it was written."""
 Script = Generator[Request, Any, T]
 
 
@@ -153,10 +150,12 @@ class Durable:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._asked: Counter[str] = Counter()
+        self._asked: dict[str, int] = {}
         self._undos: list[_Undo] = []
         self._waits: dict[str, list[str]] = {}
         """The waits that are under way, by signal, in the order asked for."""
+        self._since = stage.job.claimed_at or 0
+        """Stands for the time of what is recorded now: times are asked only of what was on record before."""
         self.undoing = lifecycle.undoing(stage.job)
         self._ahead = {name for name in stage.recorded if self._stands(name)} if self.undoing else set()
         """What is recorded and has not been asked for yet, while all that is left to do is to undo."""
@@ -169,9 +168,9 @@ class Durable:
         return self._key(checked_name(name))
 
     def _key(self, name: str) -> str:
-        self._asked[name] += 1
-        key = name if self._asked[name] == 1 else f"{name}#{self._asked[name]}"
-        return f"{key}@{self._stage.job.generation}" if self._undone_before(key) else key
+        self._asked[name] = number = self._asked.get(name, 0) + 1
+        key = name if number == 1 else f"{name}#{number}"
+        return f"{key}@{self._stage.job.generation}" if self._stage.recorded and self._undone_before(key) else key
 
     def _undone_before(self, key: str) -> bool:
         """Tell whether a step was undone in an earlier generation."""
@@ -194,25 +193,34 @@ class Durable:
         advance: int | None = None,
     ) -> Script[Any]:
         """Run a step and record its result; or give the result that is recorded."""
+        stage, value = self._stage, None
         record = self._found(key)
         if record is None:
-            result = yield from self._body(Call(key, fn, args, kwargs, timeout), retry)
-            text = None if result is None else (yield from self._kept(result, "The result of step", key))
-            spend = self._stage.take() + (self._stage.spends.pop(key, 0) if self._stage.spends else 0)
+            call = _new(Call, (key, fn, args, kwargs, timeout))
+            try:
+                value = (yield call) if retry is None else (yield from self._body(call, retry))
+            except Exception:
+                stage.spends.pop(key, None)
+                raise
+            text = encode_plain(value)
+            certain = text is not None and is_as_said(fn, value)
+            if text is None and value is not None:
+                text = yield from self._kept(value, "The result of step", key)
+            spend = stage.take() + stage.spends.pop(key, 0) if stage.spends else 0
             moved = self._one if advance is None else advance
-            move = lifecycle.checkpoint(
-                self._stage.job, key, text, advance=moved, undoable=undo is not None, spend=spend
-            )
-            yield from self._write(move)
+            yield lifecycle.checkpoint(stage.job, key, text, advance=moved, undoable=undo is not None, spend=spend)
+            stage.recorded[key] = _new(StepRecord, (key, text, self._since))
         else:
-            text = record.result
-        value = None if text is None else read_typed(fn, (yield from self._loaded(text)))
+            text, certain = record.result, False
+        if not certain:
+            value = None if text is None else read_typed(fn, (yield from self._loaded(text)))
         if undo is not None:
             self._undos.append(_Undo(key, undo, args, kwargs, value))
-        self._pass(key)
+        if self.undoing:
+            self._pass(key)
         return value
 
-    def _body(self, call: Call, retry: Retry | None) -> Script[Any]:
+    def _body(self, call: Call, retry: Retry) -> Script[Any]:
         """Run a step's function, again by its own policy; longer pauses are slept through outside the worker."""
         failures = self._failures(call.step, retry)
         while True:
@@ -221,7 +229,7 @@ class Durable:
             except Exception as error:
                 self._stage.spends.pop(call.step, None)
                 failures += 1
-                if retry is None or failures >= retry.max_attempts or self._stage.is_final(error):
+                if failures >= retry.max_attempts or self._stage.is_final(error):
                     raise
                 pause = retry.delay(failures, self._stage.draw())
             if pause > self._stage.patience:
@@ -229,10 +237,8 @@ class Durable:
                 raise Suspended(lifecycle.suspend(self._stage.job, note, None, delay=pause))
             yield Rest(pause)
 
-    def _failures(self, step: str, retry: Retry | None) -> int:
+    def _failures(self, step: str, retry: Retry) -> int:
         """Say how often a step has failed by its own policy, as far as that is on record: notes bear the number."""
-        if retry is None:
-            return 0
         numbers = range(1, retry.max_attempts)
         return max((number for number in numbers if f"{NOTE}try:{step}:{number}" in self._stage.recorded), default=0)
 
@@ -346,10 +352,11 @@ class Durable:
         undone is run again.
         """
         keys = [self._key(link.name) for link in links]
-        past = max((place for place, key in enumerate(keys) if key in self._stage.recorded), default=-1)
+        recorded = self._stage.recorded
+        past = max((place for place, key in enumerate(keys) if key in recorded), default=-1) if recorded else -1
         results: dict[str, Any] = {}
         for place, (link, key) in enumerate(zip(links, keys, strict=True)):
-            if place < past and key == link.name and key not in self._stage.recorded:
+            if place < past and key == link.name and key not in recorded:
                 continue
             given = (payload, dict(results))[: link.room]
             named = {} if link.context is None else {link.context: context}
@@ -368,10 +375,12 @@ class Durable:
         """Say how far the cursor moves when so many steps of a pipeline are done: it ends at the total that was fixed
         when the job was made, whatever the pipeline has become.
         """
-        total, cursor = self._stage.job.steps_total, self._stage.job.step_cursor
+        job = self._stage.job
+        total = job.steps_total
         if not total:
             return 1
-        return max((total if done == steps else min(done, total - 1)) - cursor, 0)
+        reached = total if done == steps else done if done < total else total - 1
+        return reached - job.step_cursor if reached > job.step_cursor else 0
 
     def undo(self) -> Script[None]:
         """Undo the recorded steps that can be undone, last first, each recorded like a step, with the generation.
@@ -413,15 +422,12 @@ class Durable:
         yield from self._write(lifecycle.checkpoint(self._stage.job, key, text, advance=self._one, spend=spend))
 
     def _write(self, move: Move) -> Script[None]:
-        yield Write(move)
+        yield move
         if move.step is not None:
-            self._stage.recorded[move.step] = StepRecord(move.step, move.result, self._stage.now())
+            self._stage.recorded[move.step] = StepRecord(move.step, move.result, self._since)
 
     def _kept(self, value: object, what: str, step: str) -> Script[str]:
         """Encode a value for the record of a step."""
-        text = encode_plain(value)
-        if text is not None:
-            return text
         called = f"{what} {step!r}"
         return (yield from self._put(self._stage.encode(value, called), called))
 

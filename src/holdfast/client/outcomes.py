@@ -45,6 +45,12 @@ def encode_plain(value: object) -> str | None:
     return None
 
 
+def is_as_said(fn: Callable[..., Any], value: object) -> bool:
+    """Tell whether a value that `encode_plain` takes is the same when it is read: the function says nothing else."""
+    hint = (getattr(fn, "__annotations__", None) or {}).get("return", Any)
+    return hint is type(value) or hint is Any
+
+
 def read_typed(fn: Callable[..., Any], text: str) -> Any:
     """Read a stored result as the type the function says it returns; as plain JSON if it returned something else."""
     adapter = result_type(fn)

@@ -233,7 +233,7 @@ def stepped(job: JobRecord, step_cursor: int, flow: Flow | None) -> JobRecord:
     """
     fields = list(job)
     fields[_CRASHES], fields[_STEP_CURSOR], fields[_FLOW] = 0, step_cursor, flow
-    return JobRecord._make(fields)
+    return tuple.__new__(JobRecord, fields)
 
 
 class AttemptRecord(NamedTuple):

@@ -27,7 +27,7 @@ from holdfast.domain.job import (
     stepped,
 )
 from holdfast.domain.moments import HORIZON, Micros
-from holdfast.domain.move import LEGAL, Answer, Held, Move, Seen, Verb, refusal
+from holdfast.domain.move import LEGAL, Answer, Held, Move, Seen, Verb, recording, refusal
 
 LEASE_EXPIRED = "lease_expired"
 STARTED = "workflow_run_started"
@@ -175,11 +175,9 @@ def checkpoint(
     counted anew. What can be undone is recorded even if the job is to be cancelled, so that it is undone.
     """
     require(job, Verb.CHECKPOINT)
-    return Move(
-        Verb.CHECKPOINT, job.id, job.queue, Held(job.token, job.lease_id or ""), State.RUNNING, job.attempt, 0,
-        job.generation, None, None, None, None, None, result, step, False, not undoable and not undoing(job), advance,
-        undoable, None, None, 0, None, (), spend, spend > 0,
-    )  # fmt: skip
+    return recording(
+        job, step, result, advance, undoable=undoable, yields=not undoable and not undoing(job), spend=spend
+    )
 
 
 def note(job: JobRecord, step: str, result: str | None) -> Move:
@@ -436,7 +434,9 @@ def _flow_after(job: JobRecord, move: Move) -> Flow | None:
 
 def _flows(move: Move) -> bool:
     """Tell whether a move gives a flow to a job that has none."""
-    return any((move.signal, move.children, move.undoable, move.spend, move.awaits, move.events, move.ending))
+    return bool(
+        move.signal or move.children or move.undoable or move.spend or move.awaits or move.events or move.ending
+    )
 
 
 def _ended(job: JobRecord, move: Move) -> Move:

@@ -2,8 +2,8 @@
 
 A lane runs one pipeline up to the record of its next step, leaves it here and goes on with another. Once nothing is
 left to run, whoever comes first writes all that lies here in one commit; then those pipelines go on. So quick steps of
-many pipelines share commits, and no thread waits for another. While many are being written, as many others may begin:
-one thread runs steps then, and another waits for the disk.
+many pipelines share commits, and no thread waits for another. While many are being written, others may begin: one
+thread runs steps then, and another waits for the disk.
 """
 
 import logging
@@ -17,6 +17,8 @@ from holdfast.runtime.attempt import Attempt
 
 log = logging.getLogger("holdfast.desk")
 _TROUBLE = 0.2
+_CROWD = 2
+"""How many times as many pipelines as may run may also wait for the disk: so commits grow while it is slow."""
 
 
 class Desk:
@@ -43,10 +45,14 @@ class Desk:
 
     def room(self, most: int) -> bool:
         """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
+        if len(self._begun) < most:
+            return True
+        waiting = min(self._written + len(self._left), most * _CROWD) if self._written else 0
+        if waiting * 2 >= most:
+            most += waiting
         if len(self._begun) >= most:
             self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
-        waiting = min(self._written, most)
-        return len(self._begun) < (most + waiting if waiting * 2 >= most else most)
+        return len(self._begun) < most
 
     def crowded(self, most: int) -> bool:
         """Tell whether so much lies here that others may begin while it is written."""
@@ -61,12 +67,15 @@ class Desk:
         """Whether something lies here that nobody is writing."""
         return bool(self._left) and not self._writing.locked()
 
-    def flush(self) -> bool:
-        """Write all that lies here; false if there is nothing, or another writes."""
+    def flush(self, most: int) -> bool:
+        """Write what lies here; false if there is nothing, or another writes.
+
+        If that is more than this, it is at most half of all pipelines: so the others can run meanwhile.
+        """
         if not self._left or not self._writing.acquire(blocking=False):
             return False
         try:
-            batch = [self._left.popleft() for _ in range(len(self._left))]
+            batch = [self._left.popleft() for _ in range(min(len(self._left), max(most, len(self._begun) // 2)))]
             self._written = len(batch)
             if batch:
                 self._write(batch)

@@ -126,11 +126,11 @@ class ThreadLanes:
         """
         if self._inbox and self._desk.crowded(self._most):
             self._wake_partner()
-        if not self._desk.flush():
+        if not self._desk.flush(self._most):
             return False
         while self._desk.calls:
             self._wake_partner()
-            if not self._desk.flush():
+            if not self._desk.flush(self._most):
                 break
         if not self._work_waits.is_set():  # what is set already will be looked at
             self._work_waits.set()

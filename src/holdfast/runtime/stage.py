@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from holdfast.client.context import CURRENT_STEP, AttemptStopped, branch
-from holdfast.client.durable import Call, Jobs, Keep, Load, Request, Rest, Script, Suspended, Unwound, Write
+from holdfast.client.durable import Call, Jobs, Keep, Load, Request, Rest, Script, Suspended, Unwound
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
@@ -41,6 +41,7 @@ _TROUBLE = 0.2
 _MANY_PAUSE: Micros = 30 * SECOND
 """How long a workflow is put off at most that waits for several signals at once: only one of them wakes it."""
 _MOST_THREADS = 64
+_OK = Answer.OK
 _INSIDE: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("holdfast_inside", default=())
 """The scripts that one runs inside of, as in the body of a step, and itself."""
 
@@ -81,12 +82,21 @@ class AttemptStage:
         """What a pipeline that has ended gave."""
         self._scripts: set[object] = set()
         """The scripts that are under way on the event loop."""
-        self._resting: Counter[object] = Counter()
-        """Those that wait for the others, or for one that does."""
-        self._quiet = asyncio.Event()
         self._waiting: list[Move] = []
         """What the scripts that must wait would put the workflow off with."""
-        self._turn = asyncio.Lock()
+
+    @functools.cached_property
+    def _resting(self) -> Counter[object]:
+        """The scripts that wait for the others, or for one that does."""
+        return Counter()
+
+    @functools.cached_property
+    def _quiet(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    @functools.cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     @property
     def has_past(self) -> bool:
@@ -178,7 +188,9 @@ class AttemptStage:
         """Carry a script out up to its next record, and give that; None once it has ended, with what it gave."""
         attempt = self._attempt
         step, value = script.send, None
-        if attempt.written is not None:
+        if attempt.answer is _OK and attempt.written is not None:
+            attempt.job = lifecycle.after_checkpoint(attempt.job, attempt.written)
+        elif attempt.written is not None:
             try:
                 self._answered(attempt.written)
             except Exception as error:  # noqa: BLE001 - the script decides what becomes of it
@@ -189,8 +201,8 @@ class AttemptStage:
             except StopIteration as end:
                 self.result = end.value
                 return None
-            if type(request) is Write:
-                attempt.written, attempt.answer = self._told(request.move), None
+            if type(request) is Move:
+                attempt.written, attempt.answer = self._told(request), None
                 return attempt.written
             try:
                 value, step = self._call(request) if type(request) is Call else self._do(request), script.send
@@ -290,8 +302,8 @@ class AttemptStage:
         match request:
             case Call():
                 return self._call(request)
-            case Write(move):
-                return self._write(move)
+            case Move():
+                return self._write(request)
             case Rest(span):
                 return self._pause(span / SECOND)
             case _:
@@ -301,8 +313,8 @@ class AttemptStage:
         match request:
             case Call():
                 return await self._acall(request)
-            case Write(move):
-                return await self._awrite(move)
+            case Move():
+                return await self._awrite(request)
             case Rest(span):
                 await asyncio.sleep(span / SECOND)
                 return None
@@ -337,7 +349,8 @@ class AttemptStage:
                 self._pause(_TROUBLE)
 
     def _call(self, call: Call) -> Any:
-        self._begin()
+        if self._attempt.stop is not None:
+            self._begin()
         if self._hands.watch is None:
             return self._body(call)
         with self._hands.watch.step(self._attempt, call.step):

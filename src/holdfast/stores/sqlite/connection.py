@@ -32,6 +32,7 @@ MIGRATIONS = (
     "0005_flow.sql",
     "0006_entries.sql",
     "0007_trips.sql",
+    "0008_checkpoints.sql",
     "0009_census.sql",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

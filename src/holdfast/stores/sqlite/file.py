@@ -13,7 +13,7 @@ from types import TracebackType
 
 import apsw
 
-from holdfast.domain.errors import StoreUnavailable
+from holdfast.domain.errors import CommitUnknown, StoreUnavailable
 from holdfast.port.shelter import SHELTER
 from holdfast.stores.sqlite.connection import connect, translate
 from holdfast.stores.sqlite.guests import OwnConnection
@@ -58,19 +58,23 @@ class OpenFile:
             self.reader.close()
             self.writer.close()
 
-    def check_open(self) -> None:
-        """Refuse to go on once the file is closed, or another than the one that was opened."""
+    def check_open(self, *, look: bool = True) -> None:
+        """Refuse to go on once the file is closed or, if looked at, another than the one that was opened."""
         if self._closed:
             msg = f"The store on {self.path} is closed."
             raise StoreUnavailable(msg)
-        try:
-            found = os.stat(self._named)  # noqa: PTH116 - as above
-        except OSError:
-            found = None
-        if found is None or found.st_ino != self._inode or found.st_dev != self._device:
+        if look and not self.is_there():
             remedy = "put it back, or stop all who use it and start again"
             msg = f"{self.path} was removed or replaced while it was open, and nothing was written; {remedy}."
             raise StoreUnavailable(msg)
+
+    def is_there(self) -> bool:
+        """Tell whether the file is the one that was opened."""
+        try:
+            found = os.stat(self._named)  # noqa: PTH116 - as above
+        except OSError:
+            return False
+        return found.st_ino == self._inode and found.st_dev == self._device
 
     def _after_fork(self) -> None:
         if self.pid != os.getpid():
@@ -106,10 +110,14 @@ class Turn:
             raise
         return self._db
 
-    def at_once(self, statements: str, parameters: Sequence[object]) -> None:
-        """Run a statement that is a transaction of its own; `apsw.ConstraintError` is raised as it is."""
+    def at_once(self, statements: str, parameters: Sequence[object], *, repeatable: bool = False) -> None:
+        """Run a statement that is a transaction of its own; `apsw.ConstraintError` is raised as it is.
+
+        For what can be asked again, whatever became of it, the file is looked for afterwards: a look gives up the
+        interpreter's lock, and a thread that runs steps would keep it while the disk could be at work.
+        """
         with SHELTER, self.lock:
-            self._file.check_open()
+            self._file.check_open(look=not repeatable)
             try:
                 self._db.execute(statements, parameters)
             except BaseException as error:
@@ -118,6 +126,9 @@ class Turn:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
                     raise translate(error, self._file.path, committing=True) from error
                 raise
+            if repeatable and not self._file.is_there():
+                msg = f"{self._file.path} was removed or replaced meanwhile; what was written is gone with it."
+                raise CommitUnknown(msg)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

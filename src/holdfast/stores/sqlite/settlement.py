@@ -21,7 +21,7 @@ from holdfast.stores.sqlite import books, insertion, rows, tally
 from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.tally import Deltas
-from holdfast.stores.sqlite.trips import NOTHING, Leases, Refused, Take, by_lease, trip
+from holdfast.stores.sqlite.trips import NOTHING, Leases, Refused, Take, by_lease, repeated, trip
 
 _MAKES_CLAIMABLE = frozenset(
     {Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.CANCEL, Verb.SIGNAL, Verb.POSTPONE, Verb.ARRIVE}
@@ -30,7 +30,9 @@ _MAKES_CLAIMABLE = frozenset(
 _STEP, _UNDOABLE, _EVENTS = (Move._fields.index(name) for name in ("step", "undoable", "events"))
 _LUGGAGE = tuple(Move._field_defaults[name] for name in Move._fields[_STEP:_EVENTS])
 """What a move carries, from its step to its events, when it carries nothing."""
-_COMPLETE = Verb.COMPLETE
+_BARE = tuple(Move._field_defaults[name] for name in Move._fields[_UNDOABLE:])
+"""What a checkpoint carries behind its step when it carries no more."""
+_COMPLETE, _CHECKPOINT = Verb.COMPLETE, Verb.CHECKPOINT
 
 
 def _completes(moves: Sequence[Move]) -> list[Move]:
@@ -47,16 +49,27 @@ def _is_bare_checkpoint(move: Move) -> bool:
     )
 
 
-def checkpoint(moves: Sequence[Move], now: Micros) -> tuple[str, tuple[Any, ...]]:
+def checkpoint(moves: Sequence[Move], now: Micros) -> tuple[str, list[Any]]:
     """Give the statement that records a step of each of a batch of jobs, or fails; and its values."""
-    marks = to_json([(m.id, m.step, m.result, *m.guard, m.yields, m.advance) for m in moves]).decode()
-    return SQL["checkpoint"], (marks, len(moves), now)
+    alike: dict[tuple[Any, ...], dict[str, str | None]] = {}
+    for move in moves:
+        step = move.step, move.guard, move.yields, move.advance
+        if step in alike:
+            alike[step][move.id] = move.result
+        else:
+            alike[step] = {move.id: move.result}
+    values: list[Any] = []
+    for (name, guard, yields, advance), results in alike.items():
+        values += (to_json(results).decode(), len(results), name, *guard, yields, advance, now)
+    return repeated(SQL["checkpoint"], len(alike)), values
 
 
 def are_checkpoints(moves: Sequence[Move]) -> bool:
     """Tell whether moves of different jobs record steps, and nothing else."""
-    steps = all(_is_bare_checkpoint(move) and not move.events for move in moves)
-    return steps and len({move.id for move in moves}) == len(moves)
+    for move in moves:
+        if move.verb is not _CHECKPOINT or move[_UNDOABLE:] != _BARE:
+            return False
+    return len({move.id for move in moves}) == len(moves)
 
 
 class Settlement:

@@ -115,8 +115,8 @@ WHERE id = :id AND version = :version - 1
 INSERT INTO attempt SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM job WHERE id = ?1
 
 -- name: checkpoint
--- (id, step, result, token, lease id, yields, advance) each: a step of each of these jobs, or nothing.
-INSERT INTO marks (marks, number, at) VALUES (?1, ?2, ?3)
+-- A step of each of these jobs, or nothing; a row for each step that jobs of one lease have come to.
+INSERT INTO checkpoints (results, number, step, token, lease_id, yields, advance, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: record_step
 -- (id, step, result) each. A version is used once, and versions grow: they say which step came first.

@@ -157,12 +157,12 @@ class SqliteStore:
         """Asynchronous twin of `insert_on`."""
         return self.insert_on(connection, group)
 
-    def _enter(self, statement: str, values: Sequence[Any]) -> bool:
+    def _enter(self, statement: str, values: Sequence[Any], *, repeatable: bool = False) -> bool:
         """Write by one statement that is a transaction of its own; false if something is in the way, which takes a
         closer look.
         """
         try:
-            self.file.write().at_once(statement, values)
+            self.file.write().at_once(statement, values, repeatable=repeatable)
         except apsw.ConstraintError:
             return False
         return True
@@ -178,7 +178,7 @@ class SqliteStore:
 
     def commit(self, moves: Sequence[Move]) -> list[Answer]:
         """Write each move whose guard holds; the steps of a batch of pipelines by one statement, if all do."""
-        if moves and are_checkpoints(moves) and self._enter(*checkpoint(moves, self.now())):
+        if moves and are_checkpoints(moves) and self._enter(*checkpoint(moves, self.now()), repeatable=True):
             return [Answer.OK] * len(moves)
         return self._exchange(moves, None)[0]
 

@@ -6,6 +6,7 @@ overlap.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -72,13 +73,15 @@ def trip(db: OwnConnection, now: Micros, leases: Leases, deltas: Deltas, take: T
     try:
         for start in range(0, len(rows), _MOST):
             few = rows[start : start + _MOST]
-            db.execute(_statement(len(few)), [value for row in few for value in row])
+            db.execute(repeated(SQL["trip"], len(few)), [value for row in few for value in row])
     except apsw.ConstraintError as error:
         if not leases and not take.most:  # nothing was guessed, and there is no guard
             raise
         raise Refused from error
 
 
-def _statement(rows: int) -> str:
-    head, row = SQL["trip"].rsplit("VALUES", 1)
+@lru_cache(maxsize=256)
+def repeated(statement: str, rows: int) -> str:
+    """Give a statement that inserts one row as one that inserts so many."""
+    head, row = statement.rsplit("VALUES", 1)
     return f"{head}VALUES{','.join(repeat(row, rows))}"
