@@ -43,8 +43,9 @@ class Desk:
 
     def room(self, most: int) -> bool:
         """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
-        if len(self._begun) >= most:
-            self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
+        if len(self._begun) < most:
+            return True
+        self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
         waiting = min(self._written, most)
         return len(self._begun) < (most + waiting if waiting * 2 >= most else most)
 

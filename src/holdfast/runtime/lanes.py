@@ -113,7 +113,10 @@ class ThreadLanes:
 
     def _next(self) -> Attempt | None:
         """Take what goes on, or what may begin: no more pipelines are begun than there may be threads."""
-        return _pop(self._desk.answered) or (_pop(self._inbox) if self._desk.room(self._most) else None)
+        desk = self._desk
+        if desk.answered and (attempt := _pop(desk.answered)) is not None:
+            return attempt
+        return _pop(self._inbox) if self._inbox and desk.room(self._most) else None
 
     def _waits(self) -> int:
         """Count what a thread could do now."""
@@ -168,7 +171,7 @@ class ThreadLanes:
                     with self._lock:
                         attempt.runner = None
                         self._most -= attempt.abandoned
-                        if attempt.stopping:
+                        if attempt.stop is not None:
                             SHELTER.spare(me)
             except AttemptStopped:
                 continue
