@@ -142,11 +142,11 @@ class Worker:
             self._busy.wait()
             self._busy.clear()
             while self._asked and self._pace.quick and not self._draining and not ended.is_set():
-                if self._room() or (self._finished and not self.crew.waiting()):
-                    self._trip(claim=True)
-                else:
+                if not self._room() and (not self._finished or self.crew.waiting()):
                     self._busy.wait(_LINGER)
                     self._busy.clear()
+                elif not self._trip(claim=True):
+                    break
 
     def drain(self) -> None:
         """Claim nothing more. Safe to call from a signal handler."""
