@@ -309,6 +309,22 @@ def test_a_success_forgets_the_last_failure() -> None:
     assert (attempt.outcome, attempt.attempt, attempt.ended_at) == ("complete", 2, LATE)
 
 
+def test_a_completion_carries_its_result_and_nothing_else() -> None:
+    job = in_state(RUNNING)
+    assert lifecycle.complete(job, "1", RETENTION) == Move(
+        verb=Verb.COMPLETE,
+        id=job.id,
+        queue=job.queue,
+        guard=Held(job.token, job.lease_id or ""),
+        state=SUCCEEDED,
+        attempt=job.attempt,
+        crashes=0,
+        generation=job.generation,
+        purge_after=RETENTION.succeeded,
+        result="1",
+    )
+
+
 def test_a_step_moves_the_cursor_by_one() -> None:
     job = in_state(State.RUNNING, steps_total=2)
     after = lifecycle.apply(job, lifecycle.checkpoint(job, "fetch", "1"), LATE)

@@ -27,6 +27,19 @@ def test_quick_jobs_are_taken_ahead_and_slow_ones_are_not() -> None:
     assert pace.hold == 10
 
 
+def test_the_first_rate_is_believed_at_once() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    pace.finished(300, 0.02)
+    assert pace.hold == 10 + int(300 / 0.02 * HORIZON)
+
+
+def test_two_trips_hold_twice_as_much_and_no_more() -> None:
+    pace = Pace(10, 0.0, prefetch=True, trips=2)
+    for n in range(1, 50):
+        pace.finished(20_000, n * 0.02)
+    assert pace.hold == 10 + 2 * MOST
+
+
 def test_what_was_taken_ahead_is_given_back_when_quick_jobs_turn_slow(app: Holdfast, working: Working) -> None:
     free = threading.Event()
 

@@ -12,7 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeGuard
 
 import typing_extensions
@@ -84,6 +84,11 @@ class Binder:
     @cached_property
     def _reads(self) -> dict[str, Any]:
         return {} if self._plain else _NAMES
+
+    @cached_property
+    def _read(self) -> Callable[[str], Any]:
+        read = self._adapter.validator.validate_json
+        return partial(read, **self._reads) if self._reads else read
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -190,7 +195,7 @@ class Binder:
     def decode(self, payload: str) -> dict[str, Any]:
         """Validate a stored payload and give the handler's keyword arguments."""
         try:
-            value = self._adapter.validator.validate_json(payload, **self._reads)
+            value = self._read(payload)
         except ValidationError as error:
             raise self.rejected(error) from error
         return value if self._model is None else {self._names[0]: value}

@@ -27,12 +27,13 @@ from holdfast.domain.job import (
     stepped,
 )
 from holdfast.domain.moments import HORIZON, Micros
-from holdfast.domain.move import LEGAL, Answer, Held, Move, Seen, Verb, recording, refusal
+from holdfast.domain.move import LEGAL, NOTHING, Answer, Held, Move, Seen, Verb, held, recording, refusal
 
 LEASE_EXPIRED = "lease_expired"
 STARTED = "workflow_run_started"
 """The event that tells of a generation's first attempt; on record in the flow, so that it is told once."""
 EXPIRED = "expired"
+_RUNNING, _SUCCEEDED, _COMPLETE = State.RUNNING, State.SUCCEEDED, Verb.COMPLETE  # found at once, unlike members
 
 
 def require(job: JobRecord, verb: Verb) -> None:
@@ -187,12 +188,12 @@ def note(job: JobRecord, step: str, result: str | None) -> Move:
 
 def complete(job: JobRecord, result: str | None, retention: Retention, *, spend: int = 0) -> Move:
     """End a job as succeeded."""
-    require(job, Verb.COMPLETE)
-    guard = Held(job.token, job.lease_id or "")
-    move = Move(
-        Verb.COMPLETE, job.id, job.queue, guard, State.SUCCEEDED, job.attempt, 0, job.generation,
-        None, retention.succeeded, None, None, None, result,
-    )  # fmt: skip
+    if job.state is not _RUNNING:
+        require(job, Verb.COMPLETE)
+    move = Move._make((
+        _COMPLETE, job.id, job.queue, held(job.token, job.lease_id or ""), _SUCCEEDED, job.attempt, 0, job.generation,
+        None, retention.succeeded, None, None, None, result, *NOTHING,
+    ))  # fmt: skip
     return _charged(job, move._replace(spend=spend)) if spend or job.flow is not None else move
 
 

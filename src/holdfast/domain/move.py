@@ -1,6 +1,7 @@
 """The words of the lifecycle: verbs and the states they are legal in, guards, moves, and what stores answer to them."""
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.domain.job import CLAIMABLE, TERMINAL, WAITING, Cause, Failure, JobRecord, NewJob, State
@@ -92,6 +93,10 @@ class Held(NamedTuple):
         return job.state is State.RUNNING and (job.token, job.lease_id) == self
 
 
+held = lru_cache(1_024)(Held)
+"""The guard of a lease. The jobs of one claim share it, as long as it is one of the last."""
+
+
 class Seen(NamedTuple):
     """Guard of everyone else: the job has not changed since this version was read."""
 
@@ -157,6 +162,9 @@ class Move(NamedTuple):
     restores: JobRecord | None = None
     """What the job becomes again, now that it has arrived in another store."""
 
+
+NOTHING = tuple(Move._field_defaults[name] for name in Move._fields[Move._fields.index("result") + 1 :])
+"""What stands behind the result of a move that carries nothing."""
 
 _CHECKPOINT, _STAYS = Verb.CHECKPOINT, State.RUNNING
 

@@ -35,6 +35,7 @@ class Attempt:
         "error",
         "job",
         "kind",
+        "outcome",
         "progress",
         "renewed",
         "runner",
@@ -57,6 +58,8 @@ class Attempt:
         self.begun = False
         self.settled = False
         """Set once an outcome has been handed in; whoever comes later hands in nothing."""
+        self.outcome: Move | None = None
+        """What was handed in."""
         self.abandoned = False
         """Set when the attempt was settled although its handler does not stop: its slot has been given to another."""
         self.stop: Stop | None = None

@@ -62,6 +62,7 @@ class Crew:
         self._settings = settings
         self._executor = executor
         self._clock = clock
+        self._fence = settings.lease * FENCE / SECOND
         self._finish = finish
         self._suspects = threading.Lock()
         self.on_begin: Callable[[Attempt], None] | None = None
@@ -116,18 +117,20 @@ class Crew:
     def _run(self, attempt: Attempt) -> None:
         self._take_slot()
         try:
-            if lifecycle.one_crash_left(attempt.job):
+            recorded = lifecycle.must_record_start(attempt.job)
+            if recorded and lifecycle.one_crash_left(attempt.job):
                 with self._suspects:
-                    self._call(attempt)
+                    self._call(attempt, recorded=True)
             else:
-                self._call(attempt)
+                self._call(attempt, recorded=recorded)
         finally:
             self._give_slot_back(attempt)
 
-    def _call(self, attempt: Attempt) -> None:
+    def _call(self, attempt: Attempt, *, recorded: bool) -> None:
         if attempt.script is None:
-            if not self._may_begin(attempt) or not self._start_on_record(attempt):
+            if not self._may_begin(attempt) or (recorded and not self._start_on_record(attempt)):
                 return
+            self._begin(attempt)
             if not self._executor.opens(attempt):
                 self._finish(attempt, self._executor.call(attempt))
                 return
@@ -158,11 +161,9 @@ class Crew:
         try:
             if not self._may_begin(attempt):
                 return
-            if lifecycle.must_record_start(attempt.job):
-                if not await asyncio.to_thread(self._start_on_record, attempt):
-                    return
-            else:
-                self._begin(attempt)
+            if lifecycle.must_record_start(attempt.job) and not await asyncio.to_thread(self._start_on_record, attempt):
+                return
+            self._begin(attempt)
             self._finish(attempt, await self._executor.acall(attempt))
         finally:
             if alone:
@@ -171,8 +172,12 @@ class Crew:
     def _run_in_child(self, attempt: Attempt, call: Callable[[Executor], Move | None]) -> None:
         self._take_slot()
         try:
-            if self._may_begin(attempt) and self._start_on_record(attempt):
-                self._finish(attempt, call(self._executor))
+            if not self._may_begin(attempt):
+                return
+            if lifecycle.must_record_start(attempt.job) and not self._start_on_record(attempt):
+                return
+            self._begin(attempt)
+            self._finish(attempt, call(self._executor))
         finally:
             self._give_slot_back(attempt)
 
@@ -183,27 +188,25 @@ class Crew:
         if attempt.stop is not None:
             self._finish(attempt, self._executor.stopped(attempt))
             return False
-        late = self._clock.monotonic() > attempt.renewed + self._settings.lease * FENCE / SECOND
+        late = self._clock.monotonic() > attempt.renewed + self._fence
         if late or self.closing:
             self._finish(attempt, lifecycle.release(attempt.job))
             return False
-        if self.on_begin is not None and attempt.kind is not None and attempt.kind.timeout is not None:
+        if attempt.kind is not None and attempt.kind.timeout is not None and self.on_begin is not None:
             self.on_begin(attempt)
         return True
 
     def _start_on_record(self, attempt: Attempt) -> bool:
         """Write the start of an attempt that needs it on record; false if it may not begin after all."""
-        if lifecycle.must_record_start(attempt.job):
-            try:
-                answer = self._starts.share(lifecycle.start(attempt.job))
-            except StoreError:
-                self._finish(attempt, lifecycle.release(attempt.job))
-                return False
-            if answer is not Answer.OK:
-                attempt.stop = Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST
-                self._finish(attempt, self._executor.stopped(attempt))
-                return False
-        self._begin(attempt)
+        try:
+            answer = self._starts.share(lifecycle.start(attempt.job))
+        except StoreError:
+            self._finish(attempt, lifecycle.release(attempt.job))
+            return False
+        if answer is not Answer.OK:
+            attempt.stop = Stop.CANCEL if answer is Answer.CANCEL_REQUESTED else Stop.LOST
+            self._finish(attempt, self._executor.stopped(attempt))
+            return False
         return True
 
     def _begin(self, attempt: Attempt) -> None:

@@ -67,6 +67,7 @@ class Executor:
         self._retention = settings.retention
         self._draw = draw
         self._transact = transact
+        self._load = settings.artifacts.load
 
     def call(self, attempt: Attempt) -> Move | None:
         """Run a synchronous handler and give the move that settles the attempt; None if it may not be settled any
@@ -78,6 +79,17 @@ class Executor:
             return self._call(attempt)
 
     def _call(self, attempt: Attempt) -> Move | None:
+        kind, job = attempt.kind, attempt.job
+        assert kind is not None
+        if kind.binder.context is None and job.flow is None:
+            try:
+                result = kind.fn(**kind.binder.decode(self._load(job.payload)))
+            except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+                return self.failed(attempt, error)
+            return self.returned(attempt, result)
+        return self._call_on_stage(attempt)
+
+    def _call_on_stage(self, attempt: Attempt) -> Move | None:
         attempt.transact = self._transact
         try:
             if (stage := self.stage(attempt)) is not None:
@@ -96,7 +108,7 @@ class Executor:
     def opens(self, attempt: Attempt) -> bool:
         """Tell whether an attempt can be run by `walk`: a pipeline that is not to be undone."""
         kind = attempt.kind
-        return kind is not None and bool(kind.links) and self._hands is not None and not lifecycle.undoing(attempt.job)
+        return bool(kind and kind.links) and self._hands is not None and not lifecycle.undoing(attempt.job)
 
     def walk(self, attempt: Attempt) -> tuple[Move | None, Move | None]:
         """Run a pipeline up to its next record, and give that; or, once it has ended, the move that settles it."""
@@ -218,14 +230,14 @@ class Executor:
         kind = attempt.kind
         assert kind is not None
         binder = kind.binder
-        arguments = binder.decode(self._settings.artifacts.load(attempt.job.payload))
+        arguments = binder.decode(self._load(attempt.job.payload))
         if binder.context is not None:
             arguments = {**arguments, binder.context: Context(attempt.job, attempt, awaited=kind.is_async)}
         return kind.fn, arguments
 
     def returned(self, attempt: Attempt, result: object) -> Move | None:
         """Settle an attempt whose handler returned."""
-        if attempt.stop is Stop.LOST:
+        if attempt.stop is not None and attempt.stop is Stop.LOST:
             return None
         if attempt.stage is not None and attempt.stage.suspended is not None:
             return attempt.stage.suspended

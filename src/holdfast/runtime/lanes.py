@@ -8,6 +8,7 @@ bytecode, which a handler blocked in C does not see.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -19,6 +20,11 @@ from holdfast.runtime.desk import Desk
 
 Run = Callable[[Attempt], None]
 _TICK = 0.001
+_MANY = 100
+_HEAD_START = 0.001
+"""Seconds for which a thread that wakes to so many attempts leaves the interpreter to the worker that brought them.
+Once its next trip is under way, both get on; if handlers began at once, that trip would begin when they have run
+dry."""
 
 
 class ThreadLanes:
@@ -113,7 +119,10 @@ class ThreadLanes:
 
     def _next(self) -> Attempt | None:
         """Take what goes on, or what may begin: no more pipelines are begun than there may be threads."""
-        return _pop(self._desk.answered) or (_pop(self._inbox) if self._desk.room(self._most) else None)
+        desk = self._desk
+        if desk.answered and (attempt := _pop(desk.answered)) is not None:
+            return attempt
+        return _pop(self._inbox) if self._inbox and desk.room(self._most) else None
 
     def _waits(self) -> int:
         """Count what a thread could do now."""
@@ -149,6 +158,9 @@ class ThreadLanes:
             self._awake -= 1
         self._idle()
         self._calls.get()
+        if len(self._inbox) >= _MANY:
+            self._taken += 1  # lest the foreman take this for a handler that blocks
+            time.sleep(_HEAD_START)
         return not self._closed
 
     def _work(self) -> None:
@@ -169,7 +181,7 @@ class ThreadLanes:
                     with self._lock:
                         attempt.runner = None
                         self._most -= attempt.abandoned
-                        if attempt.stopping:
+                        if attempt.stop is not None:
                             SHELTER.spare(me)
             except AttemptStopped:
                 continue

@@ -7,7 +7,7 @@ a second at the most, and a worker that dies takes few bystanders with it.
 
 HORIZON = 0.05
 MOST = 1_000
-_WINDOW = 0.02
+_WINDOW = 0.01
 """Seconds over which a rate is measured: jobs finish in bursts, and a shorter look would take a burst for the rate."""
 _WEIGHT = 0.5
 _QUICK = 5
@@ -29,7 +29,7 @@ class Pace:
         self._jobs += jobs
         seconds = now - self._since
         if seconds >= _WINDOW:
-            self._rate += _WEIGHT * (self._jobs / seconds - self._rate)
+            self._rate += (_WEIGHT if self._rate else 1.0) * (self._jobs / seconds - self._rate)
             self._jobs, self._since = 0, now
 
     def misjudged(self) -> None:
@@ -46,4 +46,4 @@ class Pace:
         """How many jobs to hold, running ones included."""
         if not self._prefetch:
             return self._concurrency
-        return self._concurrency + min(MOST * self._trips, int(self._rate * HORIZON)) * self._trips
+        return self._concurrency + min(MOST, int(self._rate * HORIZON)) * self._trips

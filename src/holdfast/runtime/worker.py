@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.client.family import tend
 from holdfast.client.logs import about
-from holdfast.client.registry import Registry
+from holdfast.client.registry import Kind, Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import events, lifecycle
 from holdfast.domain.errors import StoreError
@@ -42,8 +42,8 @@ STALE = 1.0
 """Seconds after which a job that was taken ahead and has not begun is given back."""
 _REAPED = 1.0
 """Seconds in which what somebody who is gone held is certainly taken back, once its lease and a round are over."""
-_LINGER = 0.0005
-_MOST_LINGERS = 40
+_LINGER = 0.02
+"""The most seconds that finished jobs wait for more, while there is enough to do."""
 _ENOUGH = 0.75
 """The share of what a worker would hold above which it asks for no more."""
 _TROUBLE = 0.5
@@ -96,11 +96,15 @@ class Worker:
         self._capped = queues is not None and any(most is not None for most in queues.values())
         trips = 2 if store.capabilities.concurrent else 1
         self._pace = Pace(concurrency, clock.monotonic(), prefetch=not self._capped, trips=trips)
-        self._finished: deque[tuple[Attempt, Move | None]] = deque()
+        self._finished: deque[Attempt] = deque()
+        self._worth = 0
+        """How many finished jobs are worth a trip."""
         self._unanswered: list[str] = []
         """Lease ids of claims that were never answered: asked for again, what such a claim took is given back to us."""
         self._asked = 0
         """How many jobs trips under way have asked for."""
+        self._handed = 0
+        """How many finished jobs are on their way with them."""
         self._trips = 0
         """How many trips were begun."""
         self._hands = threading.Lock()
@@ -138,10 +142,11 @@ class Worker:
             self._busy.wait()
             self._busy.clear()
             while self._asked and self._pace.quick and not self._draining and not ended.is_set():
-                if self._room() or (self._finished and not self.crew.waiting()):
-                    self._trip(claim=True)
-                else:
-                    ended.wait(_LINGER)
+                if not self._room() and (not self._finished or self.crew.waiting()):
+                    self._busy.wait(_LINGER)
+                    self._busy.clear()
+                elif not self._trip(claim=True):
+                    break
 
     def drain(self) -> None:
         """Claim nothing more. Safe to call from a signal handler."""
@@ -151,6 +156,8 @@ class Worker:
     def nudge(self) -> None:
         """Look for work now."""
         self._nudge.set()
+        if self._asked:
+            self._busy.set()
 
     def finish(self, attempt: Attempt, move: Move | None) -> None:
         """Hand in an attempt's outcome, once; called from every lane. No move means that nothing may be written."""
@@ -162,9 +169,10 @@ class Worker:
         job = attempt.job
         if move is not None and (self._settings.events or job.parent is not None or job.flow is not None):
             move = events.told(job, move, public=self._settings.events)
-        self._finished.append((attempt, move))
-        if len(self._finished) == 1:
-            self._nudge.set()
+        attempt.outcome = move
+        self._finished.append(attempt)
+        if len(self._finished) in (1, self._worth):
+            self.nudge()
 
     def give_back(self) -> None:
         """Release every claimed job that has not begun."""
@@ -189,20 +197,24 @@ class Worker:
 
     def _linger(self) -> None:
         """Let more jobs finish before a trip, while there is enough in hand to keep every lane busy."""
-        for _ in range(_MOST_LINGERS):
-            if self._draining or not self._finished or not self.crew.waiting() or self._room():
-                return
+        until = self._clock.monotonic() + _LINGER
+        while self._finished and self.crew.waiting() and not self._room() and not self._draining:
             self._nudge.clear()
-            self._nudge.wait(_LINGER)
+            if not self._nudge.wait(max(until - self._clock.monotonic(), 0.0)):
+                return
 
     def _room(self) -> int:
         """How many jobs to ask for: none while most of what we would hold is in hand, or on its way. Where there is one
-        trip at a time it fetches half, so that there is something to run while it is under way.
+        trip at a time it fetches half, where there are two each fetches a third, so that there is something to run
+        while they are under way.
         """
-        hold, held = self._pace.hold, len(self.held) - len(self._finished) + self._asked
-        if held > max(hold * _ENOUGH, self.concurrency - 1):
+        hold, mine = self._pace.hold, len(self.held) + self._asked - self._handed
+        held = mine - len(self._finished)
+        enough = max(int(hold * _ENOUGH), self.concurrency - 1)
+        if held > enough:
+            self._worth = mine - enough
             return 0
-        return min(hold - held, max(hold * self._at_once // 2, self.concurrency))
+        return min(hold - held, max(hold // (self._at_once + 1), self.concurrency))
 
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""
@@ -211,8 +223,9 @@ class Worker:
             asked = 0 if want is None else want.limit
             batch = [self._finished.popleft() for _ in range(len(self._finished))]
             self._asked += asked
+            self._handed += len(batch)
             self._trips += 1
-        moves = [move for _, move in batch if move is not None]
+        moves = [attempt.outcome for attempt in batch if attempt.outcome is not None]
         sent = self._clock.monotonic()
         if self._pace.quick:
             self._busy.set()
@@ -226,6 +239,7 @@ class Worker:
         except StoreError as error:
             with self._hands:
                 self._asked -= asked
+                self._handed -= len(batch)
                 if want is not None:
                     self._unanswered.append(want.lease_id)
                 self._finished.extendleft(reversed(batch))
@@ -235,13 +249,14 @@ class Worker:
         self.reached = sent
         with self._hands:
             self._asked -= asked
+            self._handed -= len(batch)
             if batch:
                 self._pace.finished(len(batch), sent)
                 self._settle(batch, answers)
             if claimed:
                 self._dispatch(claimed, sent)
-        if any(move is not None and move.events for _, move in batch):
-            self._tend(batch, answers)
+        if any(move.events for move in moves):
+            self._tend(batch, moves, answers)
         if want is not None:
             self._shed()
         return len(claimed)
@@ -259,9 +274,11 @@ class Worker:
 
     def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
         lanes: dict[str, list[Attempt]] = defaultdict(list)
-        find, held = self._registry.get, self.held
+        held = self.held
+        kind: Kind | None = None
         for job in claimed:
-            kind = find(job.kind, job.code_version)
+            if kind is None or kind.name != job.kind or kind.code_version != job.code_version:
+                kind = self._registry.get(job.kind, job.code_version)
             attempt = held[job.id] = Attempt(job, kind, sent)
             if kind is None:
                 self.finish(attempt, self._executor.unknown_kind(job, self._store.now()))
@@ -273,17 +290,18 @@ class Worker:
         for mode, attempts in lanes.items():
             self.crew.put(mode, attempts)
 
-    def _settle(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
+    def _settle(self, batch: list[Attempt], answers: list[Answer]) -> None:
         if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
             held = self.held
-            for attempt, _ in batch:
+            for attempt in batch:
                 if held.get(attempt.job.id) is attempt:  # the other trip may have claimed its job again meanwhile
                     del held[attempt.job.id]
             if self.watch is not None:
-                self.watch.settled([(attempt, move) for attempt, move in batch if move is not None])
+                self.watch.settled([(one, one.outcome) for one in batch if one.outcome is not None])
             return
         replies = iter(answers)
-        for attempt, move in batch:
+        for attempt in batch:
+            move = attempt.outcome
             answer = Answer.OK if move is None else next(replies)
             if answer in (Answer.CANCEL_REQUESTED, Answer.UNPAID):
                 attempt.settled = False
@@ -303,10 +321,11 @@ class Worker:
             return self._executor.unpaid(attempt)
         return lifecycle.settle_cancel(attempt.job, self._settings.retention)
 
-    def _tend(self, batch: list[tuple[Attempt, Move | None]], answers: list[Answer]) -> None:
+    def _tend(self, batch: list[Attempt], moves: list[Move], answers: list[Answer]) -> None:
         """Do for families what the ends of their members ask for; if that fails, upkeep does it."""
-        moves = [(attempt.job, move) for attempt, move in batch if move is not None]
-        written = [pair for pair, answer in zip(moves, answers, strict=True) if answer is Answer.OK]
+        jobs = (attempt.job for attempt in batch if attempt.outcome is not None)
+        told = zip(jobs, moves, answers, strict=True)
+        written = [(job, move) for job, move, answer in told if answer is Answer.OK]
         try:
             tend(self._store, self._settings.retention, written, public=self._settings.events)
         except StoreError as error:
