@@ -25,6 +25,8 @@ _TIMES = 4
 _PER_JOB = 0.0001
 _OVERHEAD = 20
 """A trip takes as long as so many jobs, besides those it brings."""
+_APART = 1.0
+"""Seconds for which a lane that turned out not to be the only one, or to be empty, is not taken for that again."""
 
 
 class Lane(NamedTuple):
@@ -54,6 +56,8 @@ class Marks:
         self._dear = 0
         self._many = False
         self._per_job = _PER_JOB
+        self._alone: Lane | None = None
+        self._not_alone = 0.0
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
         """Give the lanes to read and where to start; `None` asks for a look from the front."""
@@ -61,10 +65,20 @@ class Marks:
         front = since >= self._cost * _SHARE and (not self._many or since >= _LOOK)
         return None if front else self._lanes.copy()  # another trip may be learning meanwhile
 
+    def alone(self, now: float) -> Lane | None:
+        """Give the lane that may be the only one: the last look from the front took jobs of it alone."""
+        return self._alone if now - self._not_alone >= _APART else None
+
+    def not_alone(self, now: float) -> None:
+        """Learn that it is not."""
+        self._alone, self._not_alone = None, now
+
     def took(self, jobs: Collection[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
         """Learn what a claim took, and how long: what a look from the front took beyond the usual is its cost."""
+        met: set[Lane] = set()
         for job in jobs:
             lane, mark = Lane(job.queue, -job.priority), Mark(job.available_at, job.id)
+            met.add(lane)
             if mark > self._lanes.get(lane, START):
                 self._lanes[lane] = mark
         self._many = len(jobs) >= max(limit, MANY)
@@ -72,6 +86,8 @@ class Marks:
         if not front:
             self._per_job += 0.1 * (min(seconds / size, _PER_JOB) - self._per_job)
             return
+        if met:
+            self._alone = met.pop() if len(met) == 1 else None
         extra = seconds - self._per_job * size
         self._dear = self._dear + 1 if extra > _FREE else 0
         self._cost = extra if self._dear >= (1 if self._many else _TIMES) else 0.0

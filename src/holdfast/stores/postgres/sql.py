@@ -44,7 +44,7 @@ def statement(schema: str, name: str, part: str = "", *, counted: bool = False) 
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
-        text = text.replace("{home}", "taken.queue" if name == "claim" else _RAW["home"])
+        text = text.replace("{home}", "taken.queue" if name in ("claim", "claim_lone") else _RAW["home"])
     return _fill(text, schema, part)
 
 
