@@ -12,7 +12,7 @@ from holdfast.port.store import Claim
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, apart, at_once, completed, completing, completion
+from holdfast.stores.postgres.settlement import Settlement, apart, at_once, completed, completing, completion, telling
 from holdfast.stores.postgres.trouble import BAD_ROW
 from holdfast.stores.postgres.turns import Turns
 
@@ -48,20 +48,25 @@ class Claims:
         narrowed, ruled = self._turns.narrowed(want) if want.limit > 0 else (want, False)
         way = self._by_rules if ruled else self._by_order
         tries = iter([want.lease_id in self._unanswered])
+
+        def work(db: Connection) -> Done:
+            if next(tries, True):
+                self.marks.failed()
+                if answer := self._first_answer(db, want):
+                    return answer
+            return way(db, completes, narrowed)
+
         try:
-            done = self._pool.run(
-                lambda db: (self._first_answer(db, want) if next(tries, True) else None) or way(db, completes, narrowed)
-            )
+            done = self._pool.run(work)
         except StoreError:
             self._unanswered.add(want.lease_id)
             raise
         self._unanswered.discard(want.lease_id)
         return done
 
-    def look(self, want: Claim) -> Look:
-        """Choose the statement that claims where no rule holds."""
-        now = time.monotonic()
-        return look(self._schema, want, self.marks.lanes(now), self.marks.alone(now), self._given())
+    def look(self, want: Claim, ends: str | None = None) -> Look:
+        """Choose the statement that claims where no rule holds, and completes others if `ends` is not None."""
+        return look(self._schema, want, self.marks, self._given(), ends)
 
     def _first_answer(self, db: Connection, want: Claim) -> Done | None:
         """Give what a claim got whose answer never came."""
@@ -69,24 +74,28 @@ class Claims:
         return (set(), [rows.record(row) for row in ours]) if ours else None
 
     def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
-        asked = self.look(want)
+        """Complete and claim by one statement."""
+        if want.limit <= 0:
+            return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
+        asked = self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
+        ending = completion(completes, self._given()) if completes else {}
         try:
-            with apart(db), db.pipeline():
-                done = self._complete(db, completes)
-                found = db.execute(asked.statement, asked.parameters) if want.limit > 0 else None
+            with apart(db):
+                found = db.execute(asked.statement, {**asked.parameters, **ending}).fetchall()
         except BAD_ROW:
             if not completes:
                 raise
             return Settlement(db, self._schema, self._given()).complete(completes), []
-        claimed = rows.claimed(found.fetchall(), want) if found is not None else []
+        done = completed(completes, found) if completes else set()
+        claimed = rows.claimed(found, want)
         if asked.lone and not claimed:
             self.marks.not_alone(time.monotonic())
             asked = self.look(want)
             claimed = rows.claimed(db.execute(asked.statement, asked.parameters).fetchall(), want)
         if want.id is None:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
-        return completed(completes, done.fetchall()) if completes else set(), claimed
+        return done, claimed
 
     def _by_rules(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Wait for a turn, and claim in as few trips as there are questions."""
@@ -106,15 +115,21 @@ class Claims:
         return db.execute(completing(self._schema, completes), completion(completes, self._given()))
 
 
-def look(schema: str, want: Claim, lanes: dict[Lane, Mark] | None, alone: Lane | None, now: Micros | None) -> Look:
+def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str | None) -> Look:
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front."""
+    here = time.monotonic()
+    lanes, alone = marks.lanes(here), marks.alone(here)
     shared = {"now": now, "limit": want.limit, "lease_id": want.lease_id, "owner": want.owner, "lease": want.lease}
     if want.id is not None:
-        return Look(sql.statement(schema, "claim_one"), {**shared, "id": want.id}, front=False)
+        return Look(sql.statement(schema, "claim_one", ends=ends), {**shared, "id": want.id}, front=False)
     if lanes is not None and (marked := _wanted(lanes, want)):
         if len(marked) == 1:
             lane, most, mark = marked[0]
-            return Look(sql.statement(schema, "claim_lone"), {**shared, **_lone(lane, most, mark)}, front=False)
+            return Look(
+                sql.statement(schema, "claim_lone", ends=ends),
+                {**shared, **_lone(lane, most, mark, marks)},
+                front=False,
+            )
         parameters = {
             **shared,
             "queues": [lane.queue for lane, _, _ in marked],
@@ -123,21 +138,24 @@ def look(schema: str, want: Claim, lanes: dict[Lane, Mark] | None, alone: Lane |
             "mark_ats": [mark.at for _, _, mark in marked],
             "mark_ids": [mark.id for _, _, mark in marked],
         }
-        return Look(sql.statement(schema, "claim", "marked_lanes"), parameters, front=False)
+        return Look(sql.statement(schema, "claim", "marked_lanes", ends=ends), parameters, front=False)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"
         most = want.limit if named is None else min(named[alone.queue], want.limit)
-        parameters = {**shared, **_lone(alone, most, START)}
-        return Look(sql.statement(schema, "claim_lone", part), parameters, front=True, lone=True)
+        parameters = {**shared, **_lone(alone, most, START, marks)}
+        return Look(sql.statement(schema, "claim_lone", part, ends=ends), parameters, front=True, lone=True)
     if named is None:
-        return Look(sql.statement(schema, "claim", "all_lanes"), {**shared, "full": list(want.full)}, front=True)
+        return Look(
+            sql.statement(schema, "claim", "all_lanes", ends=ends), {**shared, "full": list(want.full)}, front=True
+        )
     parameters = {**shared, "queues": list(named), "most": [min(most, want.limit) for most in named.values()]}
-    return Look(sql.statement(schema, "claim", "named_lanes"), parameters, front=True)
+    return Look(sql.statement(schema, "claim", "named_lanes", ends=ends), parameters, front=True)
 
 
-def _lone(lane: Lane, most: int, mark: Mark) -> dict[str, Any]:
-    return {"limit": most, "queue": lane.queue, "rank": lane.rank, "mark_at": mark.at, "mark_id": mark.id}
+def _lone(lane: Lane, most: int, mark: Mark, marks: Marks) -> dict[str, Any]:
+    place = {"queue": lane.queue, "rank": lane.rank, "mark_at": mark.at, "mark_id": mark.id}
+    return {**place, "limit": most, "careful": marks.careful()}
 
 
 def _wanted(lanes: dict[Lane, Mark], want: Claim) -> list[tuple[Lane, int, Mark]]:

@@ -51,7 +51,7 @@ PLAIN_TEXT = json.dumps(PLAIN)
 
 def claimed(rows: list[Sequence[Any]], want: Claim) -> list[JobRecord]:
     """Build the records of jobs that were just claimed, best first."""
-    if not rows:
+    if not rows or rows[0][0] is None:
         return []
     rows.sort(key=_order)
     make, now = JobRecord._make, rows[0][17]

@@ -36,7 +36,12 @@ _Write = Callable[[Sequence[_Due], Micros], dict[str, Answer]]
 
 def completing(schema: str, moves: Sequence[Move]) -> LiteralString:
     """Give the statement that completes a batch."""
-    return sql.statement(schema, "complete", "told" if any(move.events for move in moves) else "")
+    return sql.statement(schema, "complete", ends=telling(moves))
+
+
+def telling(moves: Sequence[Move]) -> str:
+    """Name the block of what completions tell, if they do."""
+    return "told" if any(move.events for move in moves) else ""
 
 
 def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
@@ -45,8 +50,8 @@ def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
 
 
 def completed(moves: Sequence[Move], answer: Rows) -> set[str]:
-    """Give the ids of what `complete` wrote, from what it answered."""
-    ((some,),) = answer
+    """Give the ids of what was completed, from what is answered at the end of each row."""
+    some = answer[0][-1]
     return {move.id for move in moves} if some is None else set(some)
 
 

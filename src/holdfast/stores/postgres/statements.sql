@@ -158,7 +158,7 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
 -- lane needs no sharing out, and then `seen` and `share` are not even looked at.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-seen AS MATERIALIZED (
+{ends}seen AS MATERIALIZED (
   SELECT lane.queue, lane.rank, best.available_at, best.job_id, lane.most,
     row_number() OVER (PARTITION BY lane.queue ORDER BY lane.rank, best.available_at, best.job_id) AS nth
   FROM lane CROSS JOIN LATERAL (
@@ -187,20 +187,33 @@ picked AS MATERIALIZED (
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
     ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs FOR UPDATE SKIP LOCKED
   ) AS found
+  WHERE {ended}
 ),
 {taken}
 
 -- name: claim_lone
 -- The same where all that waits is of one lane, which is the most common: one that a claim has met before. If any other is there, or the
 -- queue is paused, nothing is taken, and the claim goes the longer way.
+--
+-- If the first job is in somebody's hands, there may be a crowd. Whether a row is locked is dear to find out when others ask as well; that
+-- nobody ever touched it shows by its xmax. So only such rows are tried then. What an aborted transaction has left is passed over until a
+-- claim is `careful`.
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-picked AS MATERIALIZED (
-  SELECT waiting.ctid AS place FROM {schema}.waiting
+{ends}first AS MATERIALIZED (
+  SELECT waiting.available_at, waiting.job_id, waiting.xmax = '0' AS free FROM {schema}.waiting
   WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
     AND (waiting.available_at, waiting.job_id) > (CAST(%(mark_at)s AS bigint), CAST(%(mark_id)s AS uuid))
     AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    AND NOT EXISTS (SELECT FROM {schema}.paused_queue WHERE paused_queue.queue = CAST(%(queue)s AS text))
+    AND {ended} AND NOT EXISTS (SELECT FROM {schema}.paused_queue WHERE paused_queue.queue = CAST(%(queue)s AS text))
     {more}
+  ORDER BY waiting.available_at, waiting.job_id LIMIT 1
+),
+picked AS MATERIALIZED (
+  SELECT waiting.ctid AS place FROM {schema}.waiting
+  WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
+    AND (waiting.available_at, waiting.job_id) >= ((SELECT available_at FROM first), (SELECT job_id FROM first))
+    AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    AND ((SELECT free OR CAST(%(careful)s AS boolean) FROM first) OR waiting.xmax = '0')
   ORDER BY waiting.available_at, waiting.job_id LIMIT CAST(%(limit)s AS integer) FOR UPDATE SKIP LOCKED
 ),
 {taken}
@@ -225,7 +238,7 @@ untouched.queue = job.queue AND untouched.rank = - CAST(job.priority AS bigint) 
 
 -- name: claim_one
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-picked AS MATERIALIZED (
+{ends}picked AS MATERIALIZED (
   SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
   WHERE waiting.ctid = ANY (ARRAY(
       SELECT untouched.ctid FROM {schema}.job JOIN {schema}.waiting AS untouched ON {untouched} WHERE job.id = CAST(%(id)s AS uuid)
@@ -233,7 +246,7 @@ picked AS MATERIALIZED (
       SELECT touched.ctid FROM {schema}.waiting AS touched WHERE touched.job_id = CAST(%(id)s AS uuid) AND (touched.past).version IS NOT NULL
     )) AND waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
     AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    AND split_part(waiting.queue, chr(31), 1) NOT IN (SELECT queue FROM {schema}.paused_queue)
+    AND {ended} AND split_part(waiting.queue, chr(31), 1) NOT IN (SELECT queue FROM {schema}.paused_queue)
   FOR UPDATE SKIP LOCKED
 ),
 {taken}
@@ -265,8 +278,8 @@ counted AS (
 SELECT {envelope}, taken.expires_at, job.steps_total, taken.available_at, taken.now, job.parent::text, job.code_version, taken.flow,
   CASE WHEN (taken.past).version IS NOT NULL THEN CAST(json_build_array((taken.past).version, (taken.past).generation, (taken.past).attempt,
     (taken.past).crashes, (taken.past).token, (taken.past).started_at, (taken.past).failure_code, (taken.past).failure_message,
-    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END
-FROM taken CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = taken.job_id OFFSET 0) AS job
+    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {unwritten}
+FROM {beside} taken CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = taken.job_id OFFSET 0) AS job {besides}
 
 -- name: read
 {read}
