@@ -82,7 +82,7 @@ class Claims:
         ending = completion(completes, self._given()) if completes else {}
         try:
             with apart(db):
-                found = db.execute(asked.statement, {**asked.parameters, **ending}).fetchall()
+                found = sql.ask(db, asked.statement, {**asked.parameters, **ending})
         except BAD_ROW:
             if not completes:
                 raise
@@ -92,7 +92,7 @@ class Claims:
         if asked.lone and not claimed:
             self.marks.not_alone(time.monotonic())
             asked = self.look(want)
-            claimed = rows.claimed(db.execute(asked.statement, asked.parameters).fetchall(), want)
+            claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
         if want.id is None:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
         return done, claimed

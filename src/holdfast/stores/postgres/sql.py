@@ -1,10 +1,15 @@
 """The statements, made ready for one schema."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
-from typing import LiteralString
+from typing import Any, LiteralString
+
+import psycopg
 
 from holdfast.domain.job import State
 from holdfast.stores import statements
+from holdfast.stores.postgres.pool import Connection
 from holdfast.stores.postgres.rows import place_of
 
 _FILES = ("statements.sql", "moves.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
@@ -14,6 +19,7 @@ _IDS = "ANY (CAST(%(ids)s AS uuid[]))"
 _OF = (
     "{schema}.%s AS place\nCROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job"
 )
+_NAMED = re.compile(r"%\((\w+)\)s")
 _UNTOUCHED = "{schema}.job JOIN {schema}.waiting AS untouched ON {untouched}"
 _ALONE = {"ends": "", "ended": "TRUE", "unwritten": "NULL", "beside": "", "besides": ""}
 _ENDING = {
@@ -98,3 +104,16 @@ def _fill(text: str, schema: str, part: str) -> LiteralString:
     for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)
+
+
+def ask(db: Connection, text: LiteralString, values: Mapping[str, Any]) -> list[Any]:
+    """Run a statement that is too long for psycopg to remember how its parameters are numbered: we do."""
+    numbered, names = _numbered(text)
+    return psycopg.RawCursor(db).execute(numbered, [values[name] for name in names]).fetchall()
+
+
+@cache
+def _numbered(text: LiteralString) -> tuple[LiteralString, list[str]]:
+    names = list(dict.fromkeys(_NAMED.findall(text)))
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return _NAMED.sub(lambda found: numbers[found[1]], text), names
