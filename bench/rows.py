@@ -19,7 +19,8 @@ from holdfast.stores.postgres import address
 
 TABLES = """
 SELECT relname, array_agg(attname::text ORDER BY attnum) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'
+  AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''
 GROUP BY relname
 """
 COPY = """

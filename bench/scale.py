@@ -1,5 +1,6 @@
 """What needs a server of our own or a long time: large tables, a transaction left open, a crowd of workers."""
 
+import os
 import secrets
 import statistics
 import sys
@@ -249,4 +250,5 @@ def _crew(role: str, workers: int) -> list[str]:
 
 
 def _environment(url: str) -> dict[str, str]:
-    return {"BENCH_URL": url, "PYTHONPATH": str(ROOT)}
+    found = os.environ.get("PYTHONPATH")
+    return {"BENCH_URL": url, "PYTHONPATH": f"{ROOT}{os.pathsep}{found}" if found else str(ROOT)}

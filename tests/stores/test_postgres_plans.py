@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 from psycopg import ClientCursor
-from psycopg._queries import PostgresQuery
+from psycopg._queries import PostgresQuery, PostgresRawQuery
 from psycopg.adapt import Transformer
 
 from holdfast.domain import events, lifecycle, limits
@@ -72,22 +72,22 @@ class Probe:
         )
         self.seen: list[list[Node]] = []
 
-    def explain(self, statement: str, values: Any) -> None:
+    def explain(self, statement: str, values: Any, *, numbered: bool) -> None:
         """Explain a statement as it is run: prepared, and planned once for whatever values come."""
-        asked = PostgresQuery(Transformer(self._db))
+        asked = (PostgresRawQuery if numbered else PostgresQuery)(Transformer(self._db))
         asked.convert(statement, values)
         types = [
             self._db.execute("SELECT %s::regtype::text", [oid or 705]).fetchone()[0]  # type: ignore[index]
             for oid in asked.types
         ]
         marks = ", ".join(["%s"] * len(types))
-        names = list(dict.fromkeys(asked._order or []))
+        given = values if numbered else [values[name] for name in dict.fromkeys(asked._order or [])]
         with self._db.transaction(force_rollback=True):
             self._db.execute(f"PREPARE probe ({', '.join(types)}) AS {asked.query.decode()}")
             try:
                 plan = self._db.execute(
                     f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE probe ({marks})",
-                    [values[name] for name in names],
+                    given,
                 ).fetchone()[0]  # type: ignore[index]
             finally:
                 self._db.execute("DEALLOCATE probe")
@@ -135,18 +135,19 @@ def probe(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 @contextmanager
 def explained(probe: Probe) -> Iterator[list[list[Node]]]:
     """Catch every statement with parameters that is sent meanwhile, and explain it before it is carried out."""
-    execute = psycopg.Connection.execute
+    execute = psycopg.Cursor.execute
     caught: list[tuple[str, Any]] = []
 
-    def spy(db: psycopg.Connection[Any], query: Any, params: Any = None, **options: Any) -> Any:
-        if params and db is not probe._db and "pg_notify" not in query and ".turn SET" not in query:  # it holds a lock
+    def spy(cursor: psycopg.Cursor[Any], query: Any, params: Any = None, **options: Any) -> Any:
+        ours = params and cursor.connection is not probe._db
+        if ours and "pg_notify" not in query and ".turn SET" not in query:  # it holds a lock
             caught.append((query, params))
-            probe.explain(query, params)
-        return execute(db, query, params, **options)
+            probe.explain(query, params, numbered=isinstance(cursor, psycopg.RawCursor))
+        return execute(cursor, query, params, **options)
 
     probe.seen.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(psycopg.Connection, "execute", spy)
+        patch.setattr(psycopg.Cursor, "execute", spy)
         yield probe.seen
     assert caught, "nothing was sent"
 

@@ -98,7 +98,7 @@ def test_s11_a_claim_never_takes_more_than_its_limit_whatever_the_plan(
         with psycopg.connect(postgres_server, autocommit=True, options=options, prepare_threshold=0) as session:
             while empty < 3:
                 want = wishes[number % 2]()
-                statement, parameters, _ = store._claims.look(want)
+                statement, parameters, *_ = store._claims.look(want)
                 found = [(row[0], row[2]) for row in session.execute(statement, parameters)]
                 assert len(found) <= want.limit
                 for queue, most in (want.queues or {}).items():

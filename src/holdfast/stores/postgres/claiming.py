@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord
@@ -10,14 +10,25 @@ from holdfast.domain.moments import Micros
 from holdfast.domain.move import Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import rows, sql
-from holdfast.stores.postgres.marks import Lane, Mark, Marks
+from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, apart, at_once, completing, completion
+from holdfast.stores.postgres.settlement import Settlement, apart, at_once, completed, completing, completion, telling
 from holdfast.stores.postgres.trouble import BAD_ROW
 from holdfast.stores.postgres.turns import Turns
 
 Done = tuple[set[str], list[JobRecord]]
 """The ids of what was completed, and what was claimed."""
+
+
+class Look(NamedTuple):
+    """A statement that claims where no rule holds."""
+
+    statement: LiteralString
+    parameters: dict[str, Any]
+    front: bool
+    """It looks from the front of its lanes, and not from the marks."""
+    lone: bool = False
+    """It takes nothing if there is a second lane."""
 
 
 class Claims:
@@ -37,19 +48,25 @@ class Claims:
         narrowed, ruled = self._turns.narrowed(want) if want.limit > 0 else (want, False)
         way = self._by_rules if ruled else self._by_order
         tries = iter([want.lease_id in self._unanswered])
+
+        def work(db: Connection) -> Done:
+            if next(tries, True):
+                self.marks.failed()
+                if answer := self._first_answer(db, want):
+                    return answer
+            return way(db, completes, narrowed)
+
         try:
-            done = self._pool.run(
-                lambda db: (self._first_answer(db, want) if next(tries, True) else None) or way(db, completes, narrowed)
-            )
+            done = self._pool.run(work)
         except StoreError:
             self._unanswered.add(want.lease_id)
             raise
         self._unanswered.discard(want.lease_id)
         return done
 
-    def look(self, want: Claim) -> tuple[LiteralString, dict[str, Any], bool]:
-        """Choose the statement that claims where no rule holds."""
-        return look(self._schema, want, self.marks.lanes(time.monotonic()), self._given())
+    def look(self, want: Claim, ends: str | None = None) -> Look:
+        """Choose the statement that claims where no rule holds, and completes others if `ends` is not None."""
+        return look(self._schema, want, self.marks, self._given(), ends)
 
     def _first_answer(self, db: Connection, want: Claim) -> Done | None:
         """Give what a claim got whose answer never came."""
@@ -57,20 +74,28 @@ class Claims:
         return (set(), [rows.record(row) for row in ours]) if ours else None
 
     def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
-        statement, parameters, front = self.look(want)
+        """Complete and claim by one statement."""
+        if want.limit <= 0:
+            return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
+        asked = self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
+        ending = completion(completes, self._given()) if completes else {}
         try:
-            with apart(db), db.pipeline():
-                done = self._complete(db, completes)
-                found = db.execute(statement, parameters) if want.limit > 0 else None
+            with apart(db):
+                found = sql.ask(db, asked.statement, {**asked.parameters, **ending})
         except BAD_ROW:
             if not completes:
                 raise
             return Settlement(db, self._schema, self._given()).complete(completes), []
-        claimed = rows.claimed(found.fetchall(), want) if found is not None else []
+        done = completed(completes, found) if completes else set()
+        claimed = rows.claimed(found, want)
+        if asked.lone and not claimed:
+            self.marks.not_alone(time.monotonic())
+            asked = self.look(want)
+            claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
         if want.id is None:
-            self.marks.took(claimed, want.limit, time.monotonic() - began, front=front)
-        return {id_ for (id_,) in done}, claimed
+            self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
+        return done, claimed
 
     def _by_rules(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Wait for a turn, and claim in as few trips as there are questions."""
@@ -82,22 +107,29 @@ class Claims:
             if not completes:
                 raise
             return Settlement(db, self._schema, self._given()).complete(completes), []
-        return {id_ for (id_,) in done}, claimed()
+        return completed(completes, done.fetchall()) if completes else set(), claimed()
 
     def _complete(self, db: Connection, completes: Sequence[Move]) -> Any:
         if not completes:
-            return ()
+            return None
         return db.execute(completing(self._schema, completes), completion(completes, self._given()))
 
 
-def look(
-    schema: str, want: Claim, lanes: dict[Lane, Mark] | None, now: Micros | None
-) -> tuple[LiteralString, dict[str, Any], bool]:
-    """Choose the statement that claims, with its parameters; and tell whether it looks from the front."""
+def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str | None) -> Look:
+    """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front."""
+    here = time.monotonic()
+    lanes, alone = marks.lanes(here), marks.alone(here)
     shared = {"now": now, "limit": want.limit, "lease_id": want.lease_id, "owner": want.owner, "lease": want.lease}
     if want.id is not None:
-        return sql.statement(schema, "claim_one"), {**shared, "id": want.id}, False
+        return Look(sql.statement(schema, "claim_one", ends=ends), {**shared, "id": want.id}, front=False)
     if lanes is not None and (marked := _wanted(lanes, want)):
+        if len(marked) == 1:
+            lane, most, mark = marked[0]
+            return Look(
+                sql.statement(schema, "claim_lone", ends=ends),
+                {**shared, **_lone(lane, most, mark, marks)},
+                front=False,
+            )
         parameters = {
             **shared,
             "queues": [lane.queue for lane, _, _ in marked],
@@ -106,12 +138,24 @@ def look(
             "mark_ats": [mark.at for _, _, mark in marked],
             "mark_ids": [mark.id for _, _, mark in marked],
         }
-        return sql.statement(schema, "claim", "marked_lanes"), parameters, False
-    if want.queues is None:
-        return sql.statement(schema, "claim", "all_lanes"), {**shared, "full": list(want.full)}, True
-    named = {queue: min(most, want.limit) for queue, most in want.queues.items() if most > 0}
-    parameters = {**shared, "queues": list(named), "most": list(named.values())}
-    return sql.statement(schema, "claim", "named_lanes"), parameters, True
+        return Look(sql.statement(schema, "claim", "marked_lanes", ends=ends), parameters, front=False)
+    named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
+    if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
+        part = "alone" if named is None else "alone_in_queue"
+        most = want.limit if named is None else min(named[alone.queue], want.limit)
+        parameters = {**shared, **_lone(alone, most, START, marks)}
+        return Look(sql.statement(schema, "claim_lone", part, ends=ends), parameters, front=True, lone=True)
+    if named is None:
+        return Look(
+            sql.statement(schema, "claim", "all_lanes", ends=ends), {**shared, "full": list(want.full)}, front=True
+        )
+    parameters = {**shared, "queues": list(named), "most": [min(most, want.limit) for most in named.values()]}
+    return Look(sql.statement(schema, "claim", "named_lanes", ends=ends), parameters, front=True)
+
+
+def _lone(lane: Lane, most: int, mark: Mark, marks: Marks) -> dict[str, Any]:
+    place = {"queue": lane.queue, "rank": lane.rank, "mark_at": mark.at, "mark_id": mark.id}
+    return {**place, "limit": most, "careful": marks.careful()}
 
 
 def _wanted(lanes: dict[Lane, Mark], want: Claim) -> list[tuple[Lane, int, Mark]]:

@@ -8,7 +8,7 @@ of the time. Whoever takes few jobs looks from the front each time, as long as t
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.domain.job import JobRecord
@@ -25,6 +25,10 @@ _TIMES = 4
 _PER_JOB = 0.0001
 _OVERHEAD = 20
 """A trip takes as long as so many jobs, besides those it brings."""
+_APART = 1.0
+"""Seconds for which a lane that turned out not to be the only one, or to be empty, is not taken for that again."""
+_CAREFUL = 16
+"""Of so many claims in a crowd, one also tries what seems to be in somebody's hands."""
 
 
 class Lane(NamedTuple):
@@ -54,6 +58,9 @@ class Marks:
         self._dear = 0
         self._many = False
         self._per_job = _PER_JOB
+        self._alone: Lane | None = None
+        self._not_alone = 0.0
+        self._until_careful = 0
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
         """Give the lanes to read and where to start; `None` asks for a look from the front."""
@@ -61,10 +68,32 @@ class Marks:
         front = since >= self._cost * _SHARE and (not self._many or since >= _LOOK)
         return None if front else self._lanes.copy()  # another trip may be learning meanwhile
 
-    def took(self, jobs: Collection[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
-        """Learn what a claim took, and how long: what a look from the front took beyond the usual is its cost."""
-        for job in jobs:
-            lane, mark = Lane(job.queue, -job.priority), Mark(job.available_at, job.id)
+    def alone(self, now: float) -> Lane | None:
+        """Give the lane that may be the only one: the last look from the front took jobs of it alone."""
+        return self._alone if now - self._not_alone >= _APART else None
+
+    def not_alone(self, now: float) -> None:
+        """Learn that it is not."""
+        self._alone, self._not_alone = None, now
+
+    def careful(self) -> bool:
+        """Tell whether it is time to try every job: the first time, now and then, and after a failure."""
+        self._until_careful = (self._until_careful or _CAREFUL) - 1
+        return self._until_careful == _CAREFUL - 1
+
+    def failed(self) -> None:
+        """Learn that a claim failed: what it held looks as if somebody had it."""
+        self._until_careful = 0
+
+    def took(self, jobs: Sequence[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
+        """Learn what a claim took, best first, and how long: what a look from the front took beyond the usual is its
+        cost.
+        """
+        if jobs and _mark(jobs[0]) < self._lanes.get(_lane(jobs[0]), START):
+            self._until_careful = 0  # somebody gave up what he held; there may be more of it
+        last = {(job.queue, job.priority): job for job in jobs}
+        for job in last.values():
+            lane, mark = _lane(job), _mark(job)
             if mark > self._lanes.get(lane, START):
                 self._lanes[lane] = mark
         self._many = len(jobs) >= max(limit, MANY)
@@ -72,7 +101,18 @@ class Marks:
         if not front:
             self._per_job += 0.1 * (min(seconds / size, _PER_JOB) - self._per_job)
             return
+        if last:
+            one, *others = last.values()
+            self._alone = None if others else _lane(one)
         extra = seconds - self._per_job * size
         self._dear = self._dear + 1 if extra > _FREE else 0
         self._cost = extra if self._dear >= (1 if self._many else _TIMES) else 0.0
         self._looked = time.monotonic()
+
+
+def _lane(job: JobRecord) -> Lane:
+    return Lane(job.queue, -job.priority)
+
+
+def _mark(job: JobRecord) -> Mark:
+    return Mark(job.available_at, job.id)

@@ -1,32 +1,50 @@
 -- Statements that write moves: completions and checkpoints by the batch, every other move by itself, and heartbeats.
 
 -- name: complete
--- The common ending, for a whole batch; those whose guard holds are given back. Nothing is joined, so no plan can be a bad one: the guards
--- are in a hash table (the CASE keeps the planner from making a join of it), and the results in an object by id. Whoever has credits set
--- aside is left alone: they go back to the account another way.
+-- The common ending, for a whole batch. It tells what it wrote, or NULL if that is all, which saves naming them.
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+{endings}
+SELECT {written}
+
+-- name: endings
+-- Nothing is joined, so no plan can be a bad one: the guards are in a hash table (the CASE keeps the planner from making a join of it), and
+-- the results in an object by id. Whoever has credits set aside is left alone: they go back to the account another way.
 done AS (
   DELETE FROM {schema}.running
   WHERE job_id = ANY (CAST(%(ids)s AS uuid[])) AND CASE WHEN (job_id, token, lease_id) IN (
       SELECT each.id, each.token, each.lease_id
       FROM unnest(CAST(%(ids)s AS uuid[]), CAST(%(tokens)s AS integer[]), CAST(%(lease_ids)s AS text[])) AS each (id, token, lease_id)
     ) THEN true ELSE false END AND CASE WHEN flow IS NULL THEN true ELSE CAST(flow AS json) ->> 6 = '0' END
-  RETURNING *
+  RETURNING job_id, queue, version, generation, attempt, available_at, token, lease_id, lease_owner, claimed_at, begun_at, started_at,
+    expires_at, cancel_requested, step_cursor, flow, (SELECT now FROM clock) AS now
 ),
-{more}
+{events}
 kept AS (
   INSERT INTO {schema}.outcome (job_id, state, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner, claimed_at,
     begun_at, started_at, finished_at, purge_at, expires_at, cancel_requested, step_cursor, result, flow)
   SELECT job_id, 'succeeded', version + 1, generation, attempt, 0, available_at, token, lease_id, lease_owner, claimed_at,
-    begun_at, started_at, clock.now, clock.now + CAST(%(purge_after)s AS bigint), expires_at, cancel_requested, step_cursor,
+    begun_at, started_at, now, now + CAST(%(purge_after)s AS bigint), expires_at, cancel_requested, step_cursor,
     CAST(%(results)s AS jsonb) ->> CAST(job_id AS text), flow
-  FROM done, clock
+  FROM done
 ),
-counted AS (
+tallied AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
-  SELECT queue, 'running', -count(*) FROM done GROUP BY 1 UNION ALL SELECT queue, 'succeeded', count(*) FROM done GROUP BY 1
+  SELECT gone.queue, each.state, each.jobs FROM (SELECT queue, count(*) AS jobs FROM done GROUP BY 1) AS gone
+  CROSS JOIN LATERAL (VALUES ('running', -gone.jobs), ('succeeded', gone.jobs)) AS each (state, jobs)
 )
-SELECT job_id::text FROM done
+
+-- name: written
+CASE
+  WHEN (SELECT count(*) FROM done) < cardinality(CAST(%(ids)s AS uuid[])) THEN ARRAY(SELECT CAST(job_id AS text) FROM done)
+END
+
+-- name: ended
+-- A claim that also completes does that first: everybody locks what runs before what waits.
+(SELECT count(*) FROM done) >= 0
+
+-- name: beside
+-- What was written is told also if nothing is claimed.
+(SELECT {written} AS written) AS ending LEFT JOIN (
 
 -- name: told
 -- What is to be told of the moves of a batch that were written, in its order.

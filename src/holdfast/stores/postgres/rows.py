@@ -49,17 +49,37 @@ def flow_text(value: Flow | None) -> str | None:
 PLAIN_TEXT = json.dumps(PLAIN)
 
 
-def claimed(rows: Sequence[Sequence[Any]], want: Claim) -> list[JobRecord]:
-    """Build the records of jobs that were just claimed."""
-    make, running = JobRecord._make, State.RUNNING
-    lease_id, owner, lease = want.lease_id, want.owner, want.lease
+def claimed(rows: list[Sequence[Any]], want: Claim) -> list[JobRecord]:
+    """Build the records of jobs that were just claimed, best first."""
+    if not rows or rows[0][0] is None:
+        return []
+    rows.sort(key=_order)
+    make, now = JobRecord._make, rows[0][17]
+    leased = (want.lease_id, want.owner, now + want.lease, now, None)
+    first = (State.RUNNING, 2, 1, 1, 0)
+    rest = (1, *leased, now, None, now, None, None, None, None, None, False, 0, None)
     return [
-        make(
-            (*row[:16], running, *row[16:22], lease_id, owner, row[22] + lease, row[22], None, row[23], None, row[22],
-             None, None, row[24], row[25], row[26], False, row[27], None, row[28], row[29], row[30] and flow(row[30]))
-        )
+        make((*row[:16], *first, row[16], *rest, row[18], row[19], row[20] and flow(row[20])))
+        if row[21] is None
+        else _again(row, leased)
         for row in rows
-    ]  # fmt: skip
+    ]
+
+
+def _order(row: Sequence[Any]) -> tuple[int, Micros, str]:
+    """Give what the order of a claim goes by: priority, due time, age."""
+    return -row[5], row[16], row[0]
+
+
+def _again(row: Sequence[Any], leased: tuple[Any, ...]) -> JobRecord:
+    """Build the record of a claimed job that has been through something."""
+    version, generation, attempt, crashes, token, started_at, *failure, step_cursor = json.loads(row[21])
+    now = row[17]
+    return JobRecord._make(
+        (*row[:16], State.RUNNING, version + 1, generation, attempt + 1, crashes, row[16], token + 1, *leased,
+         now if started_at is None else started_at, None, now, None, None, *failure, False, step_cursor, None,
+         row[18], row[19], row[20] and flow(row[20]))
+    )  # fmt: skip
 
 
 def alone(id_: str, new: NewJob, now: Micros | None) -> dict[str, Any]:

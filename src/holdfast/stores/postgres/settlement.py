@@ -17,7 +17,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Held, Move, Verb
-from holdfast.stores.postgres import carrying, sql
+from holdfast.stores.postgres import arrays, carrying, sql
 from holdfast.stores.postgres.insertion import Rows
 from holdfast.stores.postgres.pool import Connection
 from holdfast.stores.postgres.trouble import BAD_ROW
@@ -36,12 +36,23 @@ _Write = Callable[[Sequence[_Due], Micros], dict[str, Answer]]
 
 def completing(schema: str, moves: Sequence[Move]) -> LiteralString:
     """Give the statement that completes a batch."""
-    return sql.statement(schema, "complete", "told" if any(move.events for move in moves) else "")
+    return sql.statement(schema, "complete", ends=telling(moves))
+
+
+def telling(moves: Sequence[Move]) -> str:
+    """Name the block of what completions tell, if they do."""
+    return "told" if any(move.events for move in moves) else ""
 
 
 def completion(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
     """Give the parameters of `complete`; all are kept as long as the first."""
     return {**_batch(moves, now), "purge_after": moves[0].purge_after}
+
+
+def completed(moves: Sequence[Move], answer: Rows) -> set[str]:
+    """Give the ids of what was completed, from what is answered at the end of each row."""
+    some = answer[0][-1]
+    return {move.id for move in moves} if some is None else set(some)
 
 
 def completable(moves: Sequence[Move]) -> list[Move]:
@@ -70,9 +81,9 @@ def _batch(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
     leases = [move.guard for move in moves if isinstance(move.guard, Held)]
     values = {
         "now": now,
-        "ids": [move.id for move in moves],
-        "tokens": [guard.token for guard in leases],
-        "lease_ids": [guard.lease_id for guard in leases],
+        "ids": arrays.ids([move.id for move in moves]),
+        "tokens": arrays.numbers([guard.token for guard in leases]),
+        "lease_ids": arrays.texts([guard.lease_id for guard in leases]),
         "results": to_json({move.id: move.result for move in moves}).decode(),
     }
     if events := [(move.id, event) for move in moves for event in move.events]:
@@ -144,7 +155,9 @@ class Settlement:
 
     def complete(self, moves: Sequence[Move]) -> set[str]:
         """Complete a batch; give the ids of those that were."""
-        return self._at_once(moves, lambda some: (completing(self._schema, some), completion(some, self._now)))
+        return self._at_once(
+            moves, lambda some: (completing(self._schema, some), completion(some, self._now)), completed
+        )
 
     def _record(self, moves: Sequence[Move], advance: int) -> set[str]:
         """Record a step for each of a batch of jobs; give the ids of those that had none of its name."""
@@ -154,18 +167,23 @@ class Settlement:
             steps = to_json({move.id: move.step for move in some}).decode()
             return text, {**_batch(some, self._now), "steps": steps, "advance": advance}
 
-        return self._at_once(moves, statement)
+        return self._at_once(moves, statement, lambda _, answer: {id_ for (id_,) in answer})
 
-    def _at_once(self, moves: Sequence[Move], statement: Callable[[Sequence[Move]], carrying.Written]) -> set[str]:
+    def _at_once(
+        self,
+        moves: Sequence[Move],
+        statement: Callable[[Sequence[Move]], carrying.Written],
+        written: Callable[[Sequence[Move], Rows], set[str]],
+    ) -> set[str]:
         """Write a batch by one statement; give the ids it wrote. One bad row is found by halving, and left out."""
         try:
             with apart(self._db):
-                return {id_ for (id_,) in self._db.execute(*statement(moves))}
+                return written(moves, self._db.execute(*statement(moves)).fetchall())
         except BAD_ROW:
             if len(moves) == 1:
                 return set()
             half = len(moves) // 2
-            return self._at_once(moves[:half], statement) | self._at_once(moves[half:], statement)
+            return self._at_once(moves[:half], statement, written) | self._at_once(moves[half:], statement, written)
 
     def write(self, moves: Sequence[Move]) -> list[Answer]:
         """Write moves of different jobs; one that meets a change is decided again."""

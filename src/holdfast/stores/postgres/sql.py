@@ -1,10 +1,15 @@
 """The statements, made ready for one schema."""
 
+import re
+from collections.abc import Mapping
 from functools import cache
-from typing import LiteralString
+from typing import Any, LiteralString
+
+import psycopg
 
 from holdfast.domain.job import State
 from holdfast.stores import statements
+from holdfast.stores.postgres.pool import Connection
 from holdfast.stores.postgres.rows import place_of
 
 _FILES = ("statements.sql", "moves.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
@@ -14,7 +19,17 @@ _IDS = "ANY (CAST(%(ids)s AS uuid[]))"
 _OF = (
     "{schema}.%s AS place\nCROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = place.job_id OFFSET 0) AS job"
 )
+_NAMED = re.compile(r"%\((\w+)\)s")
 _UNTOUCHED = "{schema}.job JOIN {schema}.waiting AS untouched ON {untouched}"
+_ALONE = {"ends": "", "ended": "TRUE", "unwritten": "NULL", "beside": "", "besides": ""}
+_ENDING = {
+    "ends": "{endings},\n",
+    "ended": _RAW["ended"],
+    "unwritten": "ending.written",
+    "beside": _RAW["beside"],
+    "besides": ") ON TRUE",
+}
+"""What stands in a statement that claims, and in one that completes as well."""
 
 
 def _select(place: str, source: str, condition: str) -> str:
@@ -37,15 +52,21 @@ _READ = "\nUNION ALL\n".join(
 
 
 @cache
-def statement(schema: str, name: str, part: str = "", *, counted: bool = False) -> LiteralString:
+def statement(
+    schema: str, name: str, part: str = "", *, counted: bool = False, ends: str | None = None
+) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
-    moves jobs has a block of its own for where they go, and one that claims may have the jobs `counted`.
+    moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`, and may complete
+    others first: `ends` is empty then, or names the block of what is told of them.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
-        text = text.replace("{home}", "taken.queue" if name == "claim" else _RAW["home"])
-    return _fill(text, schema, part)
+        text = text.replace("{home}", "taken.queue" if name in ("claim", "claim_lone") else _RAW["home"])
+        for place, block in (_ALONE if ends is None else _ENDING).items():
+            text = text.replace(f"{{{place}}}", block)
+    text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
+    return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
 
 
 @cache
@@ -83,3 +104,16 @@ def _fill(text: str, schema: str, part: str) -> LiteralString:
     for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)
+
+
+def ask(db: Connection, text: LiteralString, values: Mapping[str, Any]) -> list[Any]:
+    """Run a statement that is too long for psycopg to remember how its parameters are numbered: we do."""
+    numbered, names = _numbered(text)
+    return psycopg.RawCursor(db).execute(numbered, [values[name] for name in names]).fetchall()
+
+
+@cache
+def _numbered(text: LiteralString) -> tuple[LiteralString, list[str]]:
+    names = list(dict.fromkeys(_NAMED.findall(text)))
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return _NAMED.sub(lambda found: numbers[found[1]], text), names

@@ -158,7 +158,7 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
 -- lane needs no sharing out, and then `seen` and `share` are not even looked at.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-seen AS MATERIALIZED (
+{ends}seen AS MATERIALIZED (
   SELECT lane.queue, lane.rank, best.available_at, best.job_id, lane.most,
     row_number() OVER (PARTITION BY lane.queue ORDER BY lane.rank, best.available_at, best.job_id) AS nth
   FROM lane CROSS JOIN LATERAL (
@@ -187,8 +187,45 @@ picked AS MATERIALIZED (
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
     ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs FOR UPDATE SKIP LOCKED
   ) AS found
+  WHERE {ended}
 ),
 {taken}
+
+-- name: claim_lone
+-- The same where all that waits is of one lane, which is the most common: one that a claim has met before. If any other is there, or the
+-- queue is paused, nothing is taken, and the claim goes the longer way.
+--
+-- If the first job is in somebody's hands, there may be a crowd. Whether a row is locked is dear to find out when others ask as well; that
+-- nobody ever touched it shows by its xmax. So only such rows are tried then. What an aborted transaction has left is passed over until a
+-- claim is `careful`.
+WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+{ends}first AS MATERIALIZED (
+  SELECT waiting.available_at, waiting.job_id, waiting.xmax = '0' AS free FROM {schema}.waiting
+  WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
+    AND (waiting.available_at, waiting.job_id) > (CAST(%(mark_at)s AS bigint), CAST(%(mark_id)s AS uuid))
+    AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    AND {ended} AND NOT EXISTS (SELECT FROM {schema}.paused_queue WHERE paused_queue.queue = CAST(%(queue)s AS text))
+    {more}
+  ORDER BY waiting.available_at, waiting.job_id LIMIT 1
+),
+picked AS MATERIALIZED (
+  SELECT waiting.ctid AS place FROM {schema}.waiting
+  WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
+    AND (waiting.available_at, waiting.job_id) >= ((SELECT available_at FROM first), (SELECT job_id FROM first))
+    AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    AND ((SELECT free OR CAST(%(careful)s AS boolean) FROM first) OR waiting.xmax = '0')
+  ORDER BY waiting.available_at, waiting.job_id LIMIT CAST(%(limit)s AS integer) FOR UPDATE SKIP LOCKED
+),
+{taken}
+
+-- name: alone
+-- No other lane in the whole table.
+AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE (other.queue, other.rank) < (CAST(%(queue)s AS text), CAST(%(rank)s AS bigint)))
+    AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE (other.queue, other.rank) > (CAST(%(queue)s AS text), CAST(%(rank)s AS bigint)))
+
+-- name: alone_in_queue
+AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE other.queue = CAST(%(queue)s AS text) AND other.rank < CAST(%(rank)s AS bigint))
+    AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE other.queue = CAST(%(queue)s AS text) AND other.rank > CAST(%(rank)s AS bigint))
 
 -- name: leased
 -- What a claim got whose answer never came.
@@ -201,7 +238,7 @@ untouched.queue = job.queue AND untouched.rank = - CAST(job.priority AS bigint) 
 
 -- name: claim_one
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-picked AS MATERIALIZED (
+{ends}picked AS MATERIALIZED (
   SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
   WHERE waiting.ctid = ANY (ARRAY(
       SELECT untouched.ctid FROM {schema}.job JOIN {schema}.waiting AS untouched ON {untouched} WHERE job.id = CAST(%(id)s AS uuid)
@@ -209,16 +246,17 @@ picked AS MATERIALIZED (
       SELECT touched.ctid FROM {schema}.waiting AS touched WHERE touched.job_id = CAST(%(id)s AS uuid) AND (touched.past).version IS NOT NULL
     )) AND waiting.job_id = CAST(%(id)s AS uuid) AND waiting.available_at <= (SELECT now FROM clock)
     AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    AND split_part(waiting.queue, chr(31), 1) NOT IN (SELECT queue FROM {schema}.paused_queue)
+    AND {ended} AND split_part(waiting.queue, chr(31), 1) NOT IN (SELECT queue FROM {schema}.paused_queue)
   FOR UPDATE SKIP LOCKED
 ),
 {taken}
 
 -- name: taken
 -- Rows of `waiting` are never updated, so a locked row stays where it was found. The envelopes are looked up one by one, whatever the planner
--- thinks of the tables' sizes.
+-- thinks of the tables' sizes. What a claim itself sets is not told, nor the order, which is the client's to restore: sorting wide rows, and
+-- sending what is known, were a fifth of the work. What a job has been through comes as one text, and only if it has.
 taken AS (
-  DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *
+  DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *, (SELECT now FROM clock) AS now
 ),
 held AS (
   INSERT INTO {schema}.running (job_id, queue, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner,
@@ -226,23 +264,22 @@ held AS (
     flow, lane)
   SELECT taken.job_id, {home}, coalesce((taken.past).version, 1) + 1, coalesce((taken.past).generation, 1),
     coalesce((taken.past).attempt, 0) + 1, coalesce((taken.past).crashes, 0), taken.available_at, coalesce((taken.past).token, 0) + 1,
-    CAST(%(lease_id)s AS text), CAST(%(owner)s AS text), clock.now + CAST(%(lease)s AS bigint), clock.now, NULL,
-    coalesce((taken.past).started_at, clock.now), clock.now, taken.expires_at, (taken.past).failure_code, (taken.past).failure_message,
+    CAST(%(lease_id)s AS text), CAST(%(owner)s AS text), taken.now + CAST(%(lease)s AS bigint), taken.now, NULL,
+    coalesce((taken.past).started_at, taken.now), taken.now, taken.expires_at, (taken.past).failure_code, (taken.past).failure_message,
     (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0), taken.flow, {lane}
-  FROM taken, clock
-  RETURNING *
+  FROM taken
 ),
 counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
-  SELECT {home}, coalesce((past).state, 'queued'), -count(*) FROM taken GROUP BY 1, 2
-  UNION ALL
-  SELECT {home}, 'running', count(*) FROM taken GROUP BY 1
+  SELECT gone.queue, each.state, each.jobs
+  FROM (SELECT {home} AS queue, coalesce((past).state, 'queued') AS state, count(*) AS jobs FROM taken GROUP BY 1, 2) AS gone
+  CROSS JOIN LATERAL (VALUES (gone.state, -gone.jobs), ('running', gone.jobs)) AS each (state, jobs)
 )
-SELECT {envelope}, held.expires_at, job.steps_total, held.version, held.generation, held.attempt, held.crashes, held.available_at, held.token,
-  held.claimed_at, held.started_at, held.failure_code, held.failure_message, held.failure_retryable, held.step_cursor,
-  job.parent::text, job.code_version, held.flow
-FROM held CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = held.job_id OFFSET 0) AS job
-ORDER BY job.priority DESC, held.available_at, held.job_id
+SELECT {envelope}, taken.expires_at, job.steps_total, taken.available_at, taken.now, job.parent::text, job.code_version, taken.flow,
+  CASE WHEN (taken.past).version IS NOT NULL THEN CAST(json_build_array((taken.past).version, (taken.past).generation, (taken.past).attempt,
+    (taken.past).crashes, (taken.past).token, (taken.past).started_at, (taken.past).failure_code, (taken.past).failure_message,
+    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {unwritten}
+FROM {beside} taken CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = taken.job_id OFFSET 0) AS job {besides}
 
 -- name: read
 {read}

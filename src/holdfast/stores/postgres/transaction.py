@@ -17,7 +17,7 @@ from holdfast.domain.move import Answer, Move
 from holdfast.port.shelter import SHELTER
 from holdfast.stores.postgres.carrying import Steps, settle
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, completable, completing, completion
+from holdfast.stores.postgres.settlement import Settlement, completable, completed, completing, completion
 from holdfast.stores.postgres.trouble import translate
 
 AsyncConnection = psycopg.AsyncConnection[Any]
@@ -116,7 +116,7 @@ class HandlerTransaction:
             return False
         statement = completing(self._pool.address.schema, [move])
         cursor = await self._adb.execute(statement, completion([move], self._now()))
-        return bool(await cursor.fetchall())
+        return bool(completed([move], await cursor.fetchall()))
 
     async def _run(self, steps: Steps[Answer]) -> Answer:
         assert self._adb is not None
