@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.domain.job import NewJob
 from holdfast.domain.moments import Micros
-from holdfast.stores.postgres.rows import Batch, Template
+from holdfast.stores.postgres.rows import LARGEST, Batch, Template
 
 _HEAD = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TAIL = b"\xff\xff"
@@ -32,15 +32,37 @@ class Load(NamedTuple):
 
 
 def loads(batches: Sequence[Batch], now: Micros) -> Iterator[Load]:
-    """Give the rows of waiting jobs, batch by batch: those of `job`, and then those of `waiting`."""
-    for shared, ones in batches:
-        raw = bytes.fromhex("".join([id_ for id_, _ in ones]).replace("-", ""))
-        ids = [raw[at : at + _UUID] for at in range(0, len(raw), _UUID)]
-        yield Load("copy_jobs", _jobs(shared, ids, [new for _, new in ones], now))
-        yield Load("copy_waiting", _places(shared, ids, [new.run_at for _, new in ones], now))
+    """Give the rows of waiting jobs, portion by portion: those of `job`, and then those of `waiting`."""
+    for portion in _portions(batches):
+        each = [(shared, _raw(ones), ones) for shared, ones in portion]
+        jobs = [part for shared, ids, ones in each for part in _jobs(shared, ids, [new for _, new in ones], now)]
+        yield Load("copy_jobs", b"".join((_HEAD, *jobs, _TAIL)))
+        places = [
+            part for shared, ids, ones in each for part in _places(shared, ids, [new.run_at for _, new in ones], now)
+        ]
+        yield Load("copy_waiting", b"".join((_HEAD, *places, _TAIL)))
 
 
-def _jobs(shared: Template, ids: Sequence[bytes], news: Sequence[NewJob], now: Micros) -> bytes:
+def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Put batches together until one COPY has enough."""
+    portion, jobs = list[Batch](), 0
+    for batch in batches:
+        portion.append(batch)
+        jobs += len(batch[1])
+        if jobs >= LARGEST:
+            yield portion
+            portion, jobs = [], 0
+    if portion:
+        yield portion
+
+
+def _raw(ones: Sequence[tuple[str, NewJob]]) -> list[bytes]:
+    """Give the ids of some jobs as the server keeps them."""
+    raw = bytes.fromhex("".join([id_ for id_, _ in ones]).replace("-", ""))
+    return [raw[at : at + _UUID] for at in range(0, len(raw), _UUID)]
+
+
+def _jobs(shared: Template, ids: Sequence[bytes], news: Sequence[NewJob], now: Micros) -> list[bytes]:
     first = _FIRST(_JOB_FIELDS, _UUID)
     before = b"".join(
         (_text(shared.kind), _text(shared.queue), _text(shared.tenant), _text(shared.user), _INT(4, shared.priority))
@@ -51,21 +73,20 @@ def _jobs(shared: Template, ids: Sequence[bytes], news: Sequence[NewJob], now: M
     )  # fmt: skip
     version = _INT(4, shared.code_version)
     ends: dict[Micros | None, bytes] = {}
-    parts = [_HEAD]
+    parts: list[bytes] = []
     for id_, new in zip(ids, news, strict=True):
         end = ends.get(new.run_at)
         if end is None:
             end = ends[new.run_at] = asked + _LONG(8, _due(shared, new.run_at, now)) + version
         payload = new.payload.encode()
         parts += (first, id_, before, _LENGTH(len(payload)), payload, end)
-    parts.append(_TAIL)
-    return b"".join(parts)
+    return parts
 
 
-def _places(shared: Template, ids: Sequence[bytes], run_ats: Sequence[Micros | None], now: Micros) -> bytes:
+def _places(shared: Template, ids: Sequence[bytes], run_ats: Sequence[Micros | None], now: Micros) -> list[bytes]:
     queue, rank = _text(shared.queue), _LONG(8, -shared.priority)
     ends: dict[Micros | None, tuple[bytes, bytes]] = {}
-    parts = [_HEAD]
+    parts: list[bytes] = []
     for id_, run_at in zip(ids, run_ats, strict=True):
         around = ends.get(run_at)
         if around is None:
@@ -74,8 +95,7 @@ def _places(shared: Template, ids: Sequence[bytes], run_ats: Sequence[Micros | N
             begin = _FIRST(_PLACE_FIELDS, len(queue) - 4) + queue[4:] + rank + _LONG(8, due) + _LENGTH(_UUID)
             around = ends[run_at] = (begin, expiry)
         parts += (around[0], id_, around[1])
-    parts.append(_TAIL)
-    return b"".join(parts)
+    return parts
 
 
 def _due(shared: Template, run_at: Micros | None, now: Micros) -> Micros:

@@ -78,7 +78,7 @@ counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
   VALUES (CAST(%(queue)s AS text), CAST(%(state)s AS text), CAST(%(jobs)s AS bigint))
 )
-SELECT now FROM clock
+SELECT now{more} FROM clock
 
 -- name: insert_one
 -- The same for one job that has no key and waits: the most common call, with the least around it; and, maybe, the notification, which is
