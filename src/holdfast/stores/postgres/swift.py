@@ -5,7 +5,7 @@ as short as a lone enqueue that is half of what it costs this process.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, LiteralString
 
 from psycopg.errors import DataError, error_from_result
@@ -36,7 +36,7 @@ class Swift:
             wire.send_prepare(self._name, self._numbered)
             self._answer(db, ExecStatus.COMMAND_OK)
             db.at_hand.add(self._name)
-        wire.send_query_prepared(self._name, [_written(values[name]) for name in self._order])
+        wire.send_query_prepared(self._name, _written(map(values.__getitem__, self._order)))
         answer = self._answer(db, ExecStatus.TUPLES_OK)
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
@@ -47,12 +47,12 @@ class Swift:
         return answer
 
 
-def _written(value: str | int | None) -> bytes | None:
-    """Write a parameter as text, which ends at its first NUL: so there must be none."""
-    if value is None:
-        return None
-    text = str(value).encode()
-    if b"\x00" in text:
+def _written(values: Iterable[str | int | None]) -> list[bytes | None]:
+    """Write parameters as texts, each of which would end at its first NUL: so there must be none."""
+    texts = [
+        value if value is None else value.encode() if type(value) is str else str(value).encode() for value in values
+    ]
+    if b"\x00" in b"".join(filter(None, texts)):
         msg = "PostgreSQL's texts cannot hold a NUL."
         raise DataError(msg)
-    return text
+    return texts
