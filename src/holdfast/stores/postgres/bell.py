@@ -30,6 +30,8 @@ from holdfast.stores.postgres.pool import Connection, Pool
 
 Due = Callable[[], tuple[list[str], float | None]]
 _DEBOUNCE = 0.01
+_PATIENCE = 0.005
+"""Seconds for which the herald lets others go first: a notification costs less with a job than by itself."""
 _LOOK = 0.25
 """Seconds between two looks of the leader."""
 _SOON = 0.02
@@ -41,6 +43,9 @@ _HEED = 8
 _SOONEST, _LATEST = 0.1, 3.0
 """Seconds between two looks of a worker that cannot listen."""
 _ANY = "*"
+_AT_ONCE = "."
+"""Ends a notification of jobs that may start at once, all of them: where everybody heeds it, nobody need look for what
+comes due."""
 _LONGEST = 7000
 
 
@@ -65,6 +70,8 @@ class Bell:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._pending: set[str] = set()
+        self._later = False
+        """Something of what is pending may come due later."""
         self._rung = threading.Event()
         self._herald: threading.Thread | None = None
         self._crowd = 1
@@ -75,28 +82,46 @@ class Bell:
         self._called = 0.0
         self._deaf_until = 0.0
 
-    def ring(self, queues: Collection[str]) -> None:
-        """Wake whoever waits for one of these queues, soon."""
+    def ring(self, queues: Collection[str], *, later: bool = True) -> None:
+        """Wake whoever waits for one of these queues, soon; `later` says that a job of theirs may come due later."""
         if not queues or self._closed:
             return
         self._after_fork()
+        if self._later >= later and self._pending.issuperset(queues):
+            return  # whoever takes that set sends it from now on, and so after what we stored
         with self._lock:
-            self._pending |= set(queues)
+            self._pending = self._pending.union(queues)
+            self._later = self._later or later
             if self._herald is None:
                 self._herald = threading.Thread(target=self._carry, name="holdfast-herald", daemon=True)
                 self._herald.start()
         self._rung.set()
 
-    def turn(self, queues: Collection[str]) -> dict[str, str] | None:
-        """Give the notification to send along with what was just stored; none while the last one is fresh."""
+    def turn(self, queue: str, *, later: bool) -> dict[str, str] | None:
+        """Give the notification to send along with what is being stored; none while the last one is fresh.
+
+        It calls for all who have rung meanwhile: in a steady stream of jobs the herald finds nothing left to carry.
+        """
         if self._closed or self._pid != os.getpid() or self._still_fresh() > 0:
             return None
-        return self._message(queues)
+        pending, also_later = self._take()
+        return self._message({queue, *pending}, later=later or also_later)
 
-    def _still_fresh(self) -> float:
+    def missed(self, call: dict[str, str]) -> None:
+        """Take back a notification that was not sent after all."""
+        self.ring(call["message"].split("\n")[:-1])
+
+    def _take(self) -> tuple[set[str], bool]:
+        """Take what is pending."""
+        with self._lock:
+            queues, self._pending = self._pending, set()
+            later, self._later = self._later, False
+            return queues, later
+
+    def _still_fresh(self, patience: float = 0.0) -> float:
         """Tell for how many seconds the last notification is fresh; none, and the next one is the caller's to send."""
         with self._lock:
-            left = self._called + _DEBOUNCE - time.monotonic()
+            left = self._called + _DEBOUNCE + patience - time.monotonic()
             if left <= 0:
                 self._called = time.monotonic()
             return max(0.0, left)
@@ -205,8 +230,10 @@ class Bell:
             try:
                 ears.pgconn.consume_input()
                 while note := ears.pgconn.notifies():
-                    self._next_look = min(self._next_look, self._last_look + _SOON)
-                    rung = self._heed(note.extra.decode(), queues) or rung
+                    message = note.extra.decode()
+                    if self._crowd > _HEED or not message.endswith(_AT_ONCE):
+                        self._next_look = min(self._next_look, self._last_look + _SOON)
+                    rung = self._heed(message, queues) or rung
             except psycopg.Error:
                 return self._deafened()
         return rung
@@ -239,32 +266,31 @@ class Bell:
         if not found:
             return False
         if self._crowd > 1:
-            self._call(found)
+            self._call(found, later=True)
         return queues is None or not set(queues).isdisjoint(found)
 
     def _carry(self) -> None:
         """Send what is pending, and then rest for a moment: whoever rings meanwhile shares the next notification."""
         while True:
             self._rung.wait()
-            while left := self._still_fresh():
+            self._rung.clear()
+            while self._pending and (left := self._still_fresh(_PATIENCE)):
                 time.sleep(left)
-            with self._lock:
-                self._rung.clear()
-                queues, self._pending = self._pending, set()
+            queues, later = self._take()
             if queues:
-                self._call(queues)
+                self._call(queues, later=later)
             if self._closed:
                 return
 
-    def _call(self, queues: Collection[str]) -> None:
+    def _call(self, queues: Collection[str], *, later: bool) -> None:
         """Send a notification, which nobody need wait for the disk for."""
-        parameters = self._message(queues)
+        parameters = self._message(queues, later=later)
         with suppress(StoreError):
             self._pool.run(lambda db: db.execute(self._sql("notify"), parameters), writes=False)
 
-    def _message(self, queues: Collection[str]) -> dict[str, str]:
+    def _message(self, queues: Collection[str], *, later: bool) -> dict[str, str]:
         names = "\n".join(sorted(queues))
-        nonce = os.urandom(4).hex()
+        nonce = os.urandom(4).hex() + ("" if later else _AT_ONCE)
         return {"channel": self._channel, "message": f"{names if len(names.encode()) < _LONGEST else _ANY}\n{nonce}"}
 
     def _sql(self, name: str) -> LiteralString:

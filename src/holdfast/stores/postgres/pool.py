@@ -42,8 +42,13 @@ _SNAPSHOT = (
 )
 
 
-class _Ours(psycopg.Connection[Any]):
+class Ours(psycopg.Connection[Any]):
     """A connection of ours, to be told from others in psycopg's log."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.at_hand: set[bytes] = set()
+        """The names of what was prepared on it by hand (`swift`)."""
 
 
 class Pool:
@@ -218,7 +223,7 @@ class Pool:
                 first.close()
             for name in ("psycopg", "psycopg.pool"):
                 logging.getLogger(name).addFilter(_is_not_ours)
-            ours: type[Connection] = _Ours
+            ours: type[Connection] = Ours
             pool = ConnectionPool(
                 self._conninfo(),
                 connection_class=ours,
@@ -271,4 +276,4 @@ def _is_not_ours(record: logging.LogRecord) -> bool:
     tell whoever called, once.
     """
     about = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    return about != _NAME and not isinstance(getattr(about, "_conn", about), _Ours)
+    return about != _NAME and not isinstance(getattr(about, "_conn", about), Ours)

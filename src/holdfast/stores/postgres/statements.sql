@@ -78,10 +78,11 @@ counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
   VALUES (CAST(%(queue)s AS text), CAST(%(state)s AS text), CAST(%(jobs)s AS bigint))
 )
-SELECT now FROM clock
+SELECT now{more} FROM clock
 
 -- name: insert_one
--- The same for one job that has no key and waits: the most common call, with the least around it.
+-- The same for one job that has no key and waits: the most common call, with the least around it; and, maybe, the notification, which is
+-- sent when it commits.
 WITH stored AS (
   INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id,
                             created_at, steps_total, due_at, code_version)
@@ -92,7 +93,22 @@ counted AS (INSERT INTO {schema}.tally (queue, state, jobs) VALUES (%(queue)s, '
 INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at)
 VALUES (%(queue)s, - CAST(%(priority)s AS bigint), coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), %(id)s,
         greatest(coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), coalesce(CAST(%(now)s AS bigint), {schema}.micros())) + CAST(%(expires_after)s AS bigint))
-RETURNING coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+RETURNING coalesce(CAST(%(now)s AS bigint), {schema}.micros()){more}
+
+-- name: calling
+, pg_notify(%(channel)s, %(message)s)
+
+-- name: copy_jobs
+-- Jobs without a key, many at once; the rows are made in `loading`.
+COPY {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id, created_at, steps_total,
+                   due_at, code_version) FROM STDIN (FORMAT binary)
+
+-- name: copy_waiting
+COPY {schema}.waiting (queue, rank, available_at, job_id, expires_at) FROM STDIN (FORMAT binary)
+
+-- name: count_stored
+INSERT INTO {schema}.tally (queue, state, jobs)
+SELECT queue, 'queued', jobs FROM unnest(CAST(%(queues)s AS text[]), CAST(%(jobs)s AS bigint[])) AS each (queue, jobs)
 
 -- name: take_keys
 -- In one order, so that two who take the same keys wait for each other and never in a circle. Those that are free, or whose time is over, are
@@ -407,9 +423,6 @@ SELECT DISTINCT lane.queue FROM lane CROSS JOIN LATERAL (
   WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
   ORDER BY waiting.available_at LIMIT 1
 ) AS first
-
--- name: call
-SELECT pg_notify(%(channel)s, %(message)s)
 
 -- name: notify
 -- Nothing is lost with a notification, so its commit need not wait for the disk.

@@ -7,13 +7,10 @@ every other move is read, decided and written under its guard (`settlement`).
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, LiteralString
 
-from psycopg import errors
-
 from holdfast.domain import codec
-from holdfast.domain.errors import InsufficientCredits, KeyConflict, StoreError
+from holdfast.domain.errors import KeyConflict, StoreError
 from holdfast.domain.excess import Excess
 from holdfast.domain.gates import Standing
 from holdfast.domain.job import (
@@ -21,7 +18,6 @@ from holdfast.domain.job import (
     AttemptRecord,
     CreditEntry,
     JobRecord,
-    NewJob,
     SignalRecord,
     State,
     StepRecord,
@@ -53,6 +49,7 @@ from holdfast.stores.postgres.marks import START
 from holdfast.stores.postgres.pages import list_pages, read_page, remove_page, write_page
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.settlement import Settlement, completable
+from holdfast.stores.postgres.storing import Storing
 from holdfast.stores.postgres.transaction import HandlerTransaction
 from holdfast.stores.postgres.turns import Turns
 
@@ -60,8 +57,8 @@ _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP
 """After these, somebody who waits may have something to do."""
 _FRESH = 60.0
 """Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
-_MANY = 100
-"""Whoever stores so many jobs at once asks for the rules first."""
+_RENEWED = 0.6
+"""Seconds after which whoever looks on behalf of all reads the rules again."""
 _WHOLE = 60
 """Of so many looks for ended leases, one looks at all."""
 
@@ -94,6 +91,7 @@ class PostgresStore:
         self._reapings = 0
         schema.ready(self.pool)
         self._bell = Bell(self.pool, self._schema, self._callable)
+        self._storing = Storing(self.pool, self._turns, self._bell, lambda: self._given)
 
     def now(self) -> Micros:
         """Give the server's time, reckoned from this machine's clock between two looks at it."""
@@ -113,71 +111,7 @@ class PostgresStore:
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
-        jobs = [one for group in groups for one in group]
-        if not jobs:
-            return [[] for _ in groups]
-        queues = {new.queue for _, new in jobs}
-        self._turns.stirred(queues)
-        if len(jobs) >= _MANY:
-            self._turns.prepare(queues)
-        if len(groups) == len(jobs) == 1 and self._simple(jobs[0][1]):
-            with suppress(errors.UniqueViolation):
-                return [self._insert_alone(*jobs[0])]
-        try:
-            stored = iter(self.pool.run(lambda db: self._insert_on_own(db, jobs, again=False)))
-            answers: list[list[Inserted] | Refusal] = [[next(stored) for _ in group] for group in groups]
-        except (errors.UniqueViolation, KeyConflict, InsufficientCredits):
-            answers = [self._insert_group(group) for group in groups]
-        self._bell.ring(queues)
-        return answers
-
-    def _simple(self, new: NewJob) -> bool:
-        """Tell whether a job needs nothing but a row that waits in its queue."""
-        return new.state is State.QUEUED and insertion.plain(new) and self._turns.place(new) is None
-
-    def _insert_alone(self, id_: str, new: NewJob) -> list[Inserted]:
-        """Store one job, the most common call; with the notification in the same trip, if none was sent just now."""
-        text, values = self._sql("insert_one"), rows.alone(id_, new, self._given)
-        call = self._bell.turn((new.queue,))
-
-        def work(db: Connection) -> Any:
-            if call is None:
-                return db.execute(text, values)
-            with db.pipeline():
-                done = db.execute(text, values)
-                db.execute(self._sql("call"), call)
-            return done
-
-        ((at,),) = self.pool.run(work).fetchall()
-        if call is None:
-            self._bell.ring((new.queue,))
-        return [Inserted(id_, new, at)]
-
-    def _insert_group(self, group: InsertGroup) -> list[Inserted] | Refusal:
-        try:
-            return self.pool.run(lambda db: self._insert_on_own(db, group, again=True))
-        except (KeyConflict, InsufficientCredits) as refused:
-            return refused
-
-    def _insert_on_own(self, db: Connection, group: InsertGroup, *, again: bool) -> list[Inserted]:
-        if not again and all(new.key is None for _, new in group):
-            batches = rows.batches(group)
-            if all(shared.plain for shared, _ in batches):
-                return self._insert_plain(db, group, batches)
-        steps = insertion.store(group, self._given, again=again, place=self._turns.place)
-        with db.transaction():
-            return guests.run(steps, lambda name, values: db.execute(self._sql(name), values).fetchall())
-
-    def _insert_plain(self, db: Connection, group: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
-        """Store jobs that nothing can stand in the way of but themselves: one trip, and no transaction around it."""
-        with db.pipeline():
-            asked = [insertion.statement(batch, self._given, self._turns.place) for batch in batches]
-            done = [db.execute(self._sql(name), values) for name, values in asked]
-        stored: dict[str, Inserted] = {}
-        for (_, ones), cursor in zip(batches, done, strict=True):
-            (at,) = cursor.fetchone()  # type: ignore[misc]
-            stored.update({id_: Inserted(id_, new, at) for id_, new in ones})
-        return [stored[id_] for id_, _ in group]
+        return self._storing.insert(groups)
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
@@ -454,7 +388,11 @@ class PostgresStore:
         return self.pool.run(self._turns.due_since, writes=False)
 
     def _callable(self) -> tuple[list[str], float | None]:
-        """Name the queues that have a job to be claimed; or tell in how many seconds the next one comes due."""
+        """Name the queues that have a job to be claimed; or tell in how many seconds the next one comes due.
+
+        The rules are read again before they are stale, so that no claim of a waiting job has to wait for that.
+        """
+        self._turns.learn(_RENEWED)
         due, now, found = self._next_due(None)
         if due is None or due > now:
             return [], None if due is None else (due - now) / 1_000_000

@@ -83,10 +83,10 @@ class Turns:
         self._loose: dict[str, float] = {}
         """Queues (or all, `*`) whose limits were far from full, and when: nobody waits there for something to end."""
 
-    def learn(self) -> Known:
+    def learn(self, fresh: float = _FRESH) -> Known:
         """Give the rules: as they are, or as they were a moment ago."""
         given = self._given()
-        if given is None and time.monotonic() - self._read_at < _FRESH:
+        if given is None and time.monotonic() - self._read_at < fresh:
             return self.known
         at = time.monotonic()
         text = sql.statement(self._schema, "orders")

@@ -1,0 +1,161 @@
+"""How a store object stores jobs on its own connections: one alone, a few by statements, or many by COPY."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from psycopg import errors
+
+from holdfast.domain.errors import InsufficientCredits, KeyConflict
+from holdfast.domain.job import NewJob, State
+from holdfast.domain.moments import Micros
+from holdfast.port.store import Inserted, InsertGroup, Refusal
+from holdfast.stores.postgres import guests, insertion, rows, sql
+from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres.loading import loads
+from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.swift import Swift
+from holdfast.stores.postgres.turns import Turns
+
+_MANY = 100
+"""Whoever stores so many jobs at once asks for the rules first."""
+_LOADED = 1_000
+"""So many jobs are worth the trips that a COPY takes."""
+
+
+class Storing:
+    """The way of new jobs into one store object's tables."""
+
+    def __init__(self, pool: Pool, turns: Turns, bell: Bell, given: Callable[[], Micros | None]) -> None:
+        self._pool = pool
+        self._schema = pool.address.schema
+        self._turns = turns
+        self._bell = bell
+        self._given = given
+        self._one, self._like = self._swift("insert_one"), self._swift("insert")
+
+    def _swift(self, name: str) -> tuple[Swift, Swift]:
+        """Make a statement ready, as it is and with a notification."""
+        return (
+            Swift(f"holdfast_{name}", sql.statement(self._schema, name)),
+            Swift(f"holdfast_{name}_calling", sql.statement(self._schema, name, "calling")),
+        )
+
+    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
+        """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
+        if len(groups) == 1 and len(groups[0]) == 1 and self._simple(groups[0][0][1]):
+            with suppress(errors.UniqueViolation):
+                return [self._insert_alone(*groups[0][0])]
+        jobs = [one for group in groups for one in group]
+        if not jobs:
+            return [[] for _ in groups]
+        queues = {new.queue for _, new in jobs}
+        self._turns.stirred(queues)
+        if len(jobs) >= _MANY:
+            self._turns.prepare(queues)
+        batches = rows.batches(jobs) if all(new.key is None for _, new in jobs) else []
+        try:
+            if batches and all(shared.plain for shared, _ in batches):
+                return _divided(groups, self._insert_plain(jobs, batches))
+            answers = _divided(groups, self._pool.run(lambda db: self._carry_out(db, jobs, again=False)))
+        except (errors.UniqueViolation, KeyConflict, InsufficientCredits):
+            answers = [self._insert_group(group) for group in groups]
+        self._ring(jobs)
+        return answers
+
+    def _simple(self, new: NewJob) -> bool:
+        """Tell whether a job needs nothing but a row that waits in its queue."""
+        return new.state is State.QUEUED and insertion.plain(new) and self._turns.place(new) is None
+
+    def _insert_alone(self, id_: str, new: NewJob) -> list[Inserted]:
+        """Store one job: the most common call."""
+        self._turns.stirred((new.queue,))
+        return [Inserted(id_, new, self._send(self._one, rows.alone(id_, new, self._given()), new))]
+
+    def _send(self, statement: tuple[Swift, Swift], values: dict[str, Any], like: NewJob) -> Micros:
+        """Store jobs by one statement, and notify in it if nobody did just now; give the time."""
+        silent, calling = statement
+        later = like.delay > 0 or like.run_at is not None
+        call = self._bell.turn(like.queue, later=later)
+        if call is None:
+            (at,) = self._pool.run(lambda db: silent.row(db, values))
+            self._bell.ring((like.queue,), later=later)
+            return int(at)
+        try:
+            return int(self._pool.run(lambda db: calling.row(db, values | call))[0])
+        except BaseException:
+            self._bell.missed(call)
+            raise
+
+    def _insert_group(self, group: InsertGroup) -> list[Inserted] | Refusal:
+        try:
+            return self._pool.run(lambda db: self._carry_out(db, group, again=True))
+        except (KeyConflict, InsufficientCredits) as refused:
+            return refused
+
+    def _carry_out(self, db: Connection, group: InsertGroup, *, again: bool) -> list[Inserted]:
+        steps = insertion.store(group, self._given(), again=again, place=self._turns.place)
+        with db.transaction():
+            return guests.run(
+                steps, lambda name, values: db.execute(sql.statement(self._schema, name), values).fetchall()
+            )
+
+    def _insert_plain(self, jobs: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
+        """Store jobs that nothing can stand in the way of but themselves: in one trip, or by COPY; and ring."""
+        if len(jobs) >= _LOADED and all(self._waits(batch) for batch in batches):
+            stored = self._pool.run(lambda db: self._load(db, jobs, batches))
+            self._ring(jobs)
+            return stored
+        asked = [insertion.statement(batch, self._given(), self._turns.place) for batch in batches]
+        name, values = asked[0]
+        if len(asked) == 1 and name == "insert" and values["run_ats"] is None:
+            at = self._send(self._like, values, jobs[0][1])
+            return [Inserted(id_, new, at) for id_, new in jobs]
+        times = self._pool.run(lambda db: self._together(db, asked))
+        self._ring(jobs)
+        at_once = {id_: at for (_, ones), at in zip(batches, times, strict=True) for id_, _ in ones}
+        return [Inserted(id_, new, at_once[id_]) for id_, new in jobs]
+
+    def _together(self, db: Connection, asked: Sequence[insertion.Statement]) -> list[Micros]:
+        """Carry statements out in one trip, with no transaction around it; give the time of each."""
+        with db.pipeline():
+            done = [db.execute(sql.statement(self._schema, name), values) for name, values in asked]
+        return [cursor.fetchall()[0][0] for cursor in done]
+
+    def _waits(self, batch: rows.Batch) -> bool:
+        """Tell whether all jobs of a batch wait in their queue as soon as they are stored."""
+        shared, ones = batch
+        return shared.state == State.QUEUED.value and (
+            not self._turns.known.rules or all(self._turns.place(new) is None for _, new in ones)
+        )
+
+    def _load(self, db: Connection, group: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
+        """Store many jobs. While the server stores some of them, the rows of the next are made."""
+        counts = Counter(new.queue for _, new in group)
+        with db.transaction():
+            at = self._given()
+            if at is None:
+                ((at,),) = db.execute(sql.statement(self._schema, "now")).fetchall()
+            ahead = loads(batches, at)
+            load, stored = next(ahead, None), list[Inserted]()
+            while load is not None:
+                with db.cursor().copy(sql.statement(self._schema, load.statement)) as copy:
+                    copy.write(load.data)
+                    load = next(ahead, None)
+                    stored = stored or [Inserted(id_, new, at) for id_, new in group]
+            counted = {"queues": list(counts), "jobs": list(counts.values())}
+            db.execute(sql.statement(self._schema, "count_stored"), counted)
+        return stored
+
+    def _ring(self, jobs: InsertGroup) -> None:
+        queues = {new.queue for _, new in jobs}
+        self._bell.ring(queues, later=any(new.delay or new.run_at is not None for _, new in jobs))
+
+
+def _divided(groups: Sequence[InsertGroup], stored: list[Inserted]) -> list[list[Inserted] | Refusal]:
+    """Give each group its own answers."""
+    if len(groups) == 1:
+        return [stored]
+    each = iter(stored)
+    return [[next(each) for _ in group] for group in groups]

@@ -1,0 +1,187 @@
+"""The ways of new jobs into PostgreSQL: alone, by statements, by COPY. Whichever is taken, the same is stored."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import StoreError
+from holdfast.domain import limits
+from holdfast.domain.ids import Ids
+from holdfast.domain.job import JobRecord, NewJob, State
+from holdfast.domain.limits import Kept, Rule
+from holdfast.port.store import Claim, Page
+from holdfast.stores.postgres import PostgresStore, storing
+
+NOW = 1_800_000_000_000_000
+
+
+class StoppedClock:
+    def now(self) -> int:
+        return NOW
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+JOBS = (
+    NewJob("plain", "{}"),
+    NewJob(
+        "text", '{"a":"\\\\ \\n \\t \\"ä\\u0000€😀"}', tenant="ünï", user="somebody", trace_id="0af7", trigger="api"
+    ),
+    NewJob("numbers", '{"n":1}', queue="other", priority=-1_000_000, max_attempts=10_000, crash_cap=7, steps_total=9),
+    NewJob("ahead", "{}", priority=1_000_000, delay=5_000_000, expires_after=7, code_version=3),
+    NewJob("then", "{}", run_at=NOW + 9_000_000, expires_after=60_000_000),
+    NewJob("then", "{}", run_at=NOW - 9_000_000, expires_after=60_000_000),
+    NewJob("long", '{"a":"' + "x" * 100_000 + '"}', retry="table:1,2,3:0.5:31536000000000"),
+)
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(postgres_url, StoppedClock())) as store:
+        yield store
+
+
+def ids(number: int) -> list[str]:
+    return Ids(lambda: time.time_ns() // 1_000_000, lambda bits: int.from_bytes(os.urandom(bits // 8 + 1)) >> 8).take(
+        number
+    )
+
+
+def read(store: PostgresStore, names: list[str]) -> list[JobRecord]:
+    found = store.read(names)
+    assert None not in found
+    return [job._replace(id="") for job in found if job is not None]
+
+
+def stored(store: PostgresStore, news: list[NewJob]) -> list[JobRecord]:
+    names = ids(len(news))
+    (answers,) = store.insert([list(zip(names, news, strict=True))])
+    assert isinstance(answers, list)
+    assert [answer.job for answer in answers] == store.read(names)
+    return read(store, names)
+
+
+@pytest.mark.parametrize("new", JOBS, ids=lambda new: new.kind)
+def test_a_job_is_the_same_whichever_way_it_was_stored(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, new: NewJob
+) -> None:
+    (alone,) = stored(store, [new])
+    few = stored(store, [new, new])
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    many = stored(store, [new, new])
+    assert [alone] * 2 == few == many
+    assert not list(store.check())
+
+
+def test_jobs_of_every_sort_are_copied_together_and_counted_by_queue(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = [stored(store, [new])[0] for new in JOBS]
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    assert stored(store, [*JOBS, *reversed(JOBS)]) == [*apart, *reversed(apart)]
+    assert store.counts() == {("default", State.QUEUED): 18, ("other", State.QUEUED): 3}
+    assert not list(store.check())
+
+
+def test_a_copied_job_is_claimed_in_its_turn(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    stored(store, [NewJob("late", "{}", priority=-1), NewJob("first", "{}", priority=1), NewJob("next", "{}")])
+    claimed = store.claim(Claim("somebody", "lease", 60_000_000, 10))
+    assert [job.kind for job in claimed] == ["first", "next", "late"]
+    assert not list(store.check())
+
+
+def test_many_jobs_of_which_one_is_stored_already_are_answered_as_they_are(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    names, new = ids(3), NewJob("plain", "{}")
+    group = [(name, new) for name in names]
+    store.insert([group[1:2]])
+    (answers,) = store.insert([group])
+    assert isinstance(answers, list)
+    assert [answer.job.id for answer in answers] == names
+    assert store.counts() == {("default", State.QUEUED): 3}
+    assert not list(store.check())
+
+
+def test_many_jobs_of_a_fair_queue_stand_in_its_lanes_at_once(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    rule = limits.encoded(Kept(Rule("default", order="fair")))
+    assert store.write_page(Page(limits.BOOK, limits.page_name("queue", "default"), rule), None)
+    news = [NewJob("plain", "{}", tenant=f"t{n % 3}") for n in range(120)]
+    store.insert([list(zip(ids(120), news, strict=True))])
+    found = store.pool.run(
+        lambda db: db.execute(f"SELECT DISTINCT queue FROM {store.address.schema}.waiting").fetchall()
+    )
+    assert sorted(found) == [(f"default\x1ftt{n}",) for n in range(3)]
+    assert not list(store.check())
+
+
+def test_nothing_of_many_jobs_is_stored_if_one_cannot_be(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    bad = NewJob("bad", "{}", priority=2**31 - 1, user="a\x00b")
+    with pytest.raises(StoreError):
+        store.insert([[(name, new) for name, new in zip(ids(3), (*JOBS[:2], bad), strict=True)]])
+    assert store.counts() == {}
+    assert not list(store.check())
+
+
+def test_a_text_with_a_nul_is_refused_and_not_cut_short(store: PostgresStore) -> None:
+    with pytest.raises(StoreError):
+        store.insert([[(ids(1)[0], NewJob("bad", "{}", user="a\x00b"))]])
+    assert store.counts() == {}
+
+
+@pytest.fixture
+def listening(postgres_url: str, postgres_server: str) -> Iterator[tuple[PostgresStore, psycopg.Connection[Any]]]:
+    with closing(PostgresStore(postgres_url)) as store, psycopg.connect(postgres_server, autocommit=True) as db:
+        db.execute(f"LISTEN holdfast_{store.address.schema}")
+        yield store, db
+
+
+def test_a_lone_job_brings_its_notification_and_those_that_wait(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]],
+) -> None:
+    store, db = listening
+    called = [ids(1)[0], ids(1)[0], ids(1)[0]]
+    for name, queue in zip(called, ("first", "second", "third"), strict=True):
+        store.insert([[(name, NewJob("plain", "{}", queue=queue))]])
+    names: set[str] = set()
+    for note in db.notifies(timeout=10):
+        names.update(note.payload.split("\n")[:-1])
+        if len(names) == 3:
+            break
+    assert names == {"first", "second", "third"}
+
+
+@pytest.mark.parametrize(("new", "at_once"), [(NewJob("plain", "{}"), True), (NewJob("plain", "{}", delay=1), False)])
+def test_a_notification_tells_whether_all_may_start_at_once(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]], new: NewJob, *, at_once: bool
+) -> None:
+    store, db = listening
+    store.insert([[(ids(1)[0], new)]])
+    (note,) = db.notifies(timeout=10, stop_after=1)
+    assert note.payload.endswith(".") is at_once
+
+
+def test_a_statement_prepared_by_hand_is_prepared_again_on_a_new_connection(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]],
+) -> None:
+    store, db = listening
+    for _ in range(3):
+        store.insert([[(ids(1)[0], NewJob("plain", "{}"))]])
+        db.execute(
+            "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND strpos(query, %s) > 0",
+            (f"{store.address.schema}.",),
+        )
+    assert store.counts() == {("default", State.QUEUED): 3}
