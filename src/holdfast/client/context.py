@@ -12,7 +12,7 @@ from holdfast.client.outcomes import policy
 from holdfast.domain import codec, trace
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord, NewJob
-from holdfast.domain.moments import duration, to_datetime
+from holdfast.domain.moments import duration, time_limit, to_datetime
 from holdfast.domain.retry import Retry
 from holdfast.port.transaction import Transaction
 
@@ -149,7 +149,7 @@ class Context:
         if retry is not None and not isinstance(retry, Retry):
             msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {retry!r}."
             raise BadInput(msg)
-        limit = None if timeout is None else duration(timeout, "timeout")
+        limit = None if timeout is None else time_limit(timeout)
         durable = self._attempt.workflow()
         key = durable.key(name)
         return self._drive(durable.step(key, plain, args, kwargs, undo=undoing, retry=retry, timeout=limit))

@@ -11,7 +11,7 @@ from holdfast.client.options import priority as checked_priority
 from holdfast.client.payload import takes_context
 from holdfast.client.registry import RunIn, text
 from holdfast.domain.errors import BadInput
-from holdfast.domain.moments import duration
+from holdfast.domain.moments import time_limit
 from holdfast.domain.retry import Retry
 
 P = ParamSpec("P")
@@ -198,7 +198,7 @@ def checked_defaults(
     if priority is not None:
         given["priority"] = checked_priority(priority)
     if timeout is not None:
-        given["timeout"] = duration(timeout, "timeout")
+        given["timeout"] = time_limit(timeout)
     exceptions = tuple(permanent) if isinstance(permanent, tuple | list) else (permanent,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in exceptions):
         msg = f"permanent= takes exception classes, not {permanent!r}."

@@ -76,10 +76,11 @@ class Options:
 
 def _agreeing(options: Options) -> Options:
     """Refuse choices that cannot be kept together."""
-    if options.key is None and (options.unique or options.debounce is not None):
-        which = "unique=" if options.unique else "debounce="
-        msg = f"{which} says how long a key is taken; give the key as well."
-        raise BadInput(msg)
+    if options.key is None:
+        for name in ("unique", "debounce", "key_ttl"):
+            if getattr(options, name) is not None:
+                msg = f"{name}= says how long a key is taken; give the key as well."
+                raise BadInput(msg)
     if options.debounce is None:
         return options
     if options.run_at is not None or options.delay not in (0, options.debounce) or options.connection is not None:
