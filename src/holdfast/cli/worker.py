@@ -14,6 +14,7 @@ from holdfast.cli.output import plural
 from holdfast.cli.store import masked
 from holdfast.cli.target import load, parse
 from holdfast.client.logs import JsonFormatter, PlainFormatter
+from holdfast.client.registry import queue_name
 from holdfast.client.settings import here
 from holdfast.domain.errors import BadInput
 from holdfast.runtime.service import patiently
@@ -77,8 +78,8 @@ def work_options(command: F) -> F:
 def _checked_queues(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     for each in value:
         try:
-            _queue(each)
-        except ValueError as error:
+            queue_name(_queue(each)[0], "leave --queue out to serve every queue")
+        except (ValueError, BadInput) as error:
             raise click.BadParameter(str(error), ctx, param) from None
     return value
 

@@ -9,7 +9,7 @@ from holdfast.client.context import Context
 from holdfast.client.function import JobFunction
 from holdfast.client.options import priority as checked_priority
 from holdfast.client.payload import takes_context
-from holdfast.client.registry import RunIn, text
+from holdfast.client.registry import RunIn, queue_name
 from holdfast.domain.errors import BadInput
 from holdfast.domain.moments import time_limit
 from holdfast.domain.retry import Retry
@@ -189,7 +189,7 @@ def checked_defaults(
     """Check a kind's defaults; what is not given is left to the kind."""
     given: dict[str, Any] = {"name": name, "run_in": run_in}
     if queue is not None:
-        given["queue"] = text(queue, "queue")
+        given["queue"] = queue_name(queue)
     if retry is not None:
         if not isinstance(retry, Retry):
             msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {retry!r}."
