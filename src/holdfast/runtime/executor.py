@@ -230,6 +230,9 @@ class Executor:
             return None
         if attempt.stage is not None and attempt.stage.suspended is not None:
             return attempt.stage.suspended
+        if attempt.stage is not None and (name := attempt.stage.unawaited()) is not None:
+            said = _short(f"The handler returned and never awaited {name!r} of its context; write await before it.")
+            return self._fail(attempt.job, Failure("not_awaited", said, retryable=False), None)
         if result is None:
             return lifecycle.complete(attempt.job, None, self._retention, spend=attempt.spend)
         try:
