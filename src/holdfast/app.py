@@ -41,9 +41,10 @@ from holdfast.domain.job import TERMINAL, JobRecord, NewJob, Retention
 from holdfast.domain.move import Answer
 from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
+from holdfast.port.shelter import SHELTER
 from holdfast.port.store import Inserted, InsertGroup, Store
 from holdfast.runtime.telemetry.choice import Telemetry
-from holdfast.stores import open_store
+from holdfast.stores import anchored, open_store
 
 if TYPE_CHECKING:
     from holdfast.runtime.delivery import Delivery
@@ -58,7 +59,8 @@ _TRIES = 20
 class Holdfast(Operator):
     """An application's jobs.
 
-    `url` says where they are kept; without one it is `HOLDFAST_URL`, or else a file `holdfast.db` in this folder.
+    `url` says where they are kept; without one it is `HOLDFAST_URL`, or else a file `holdfast.db` in this folder: that
+    of this moment, whatever folder the process is in later on.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Holdfast(Operator):
             msg = f"A store URL is text, like {DEFAULT_URL!r}, not {url!r}."
             raise BadInput(msg)
         self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
+        self._place = anchored(self.url)
         self.registry = Registry()
         self.settings = settings(
             lease=lease,
@@ -96,8 +99,7 @@ class Holdfast(Operator):
         )
         self.telemetry = Telemetry(self.registry, self.settings.redaction, lambda: self.store)
         """What this process tells about its jobs: nothing, until `instrument` is called."""
-        self._clock = clock or SystemClock()
-        self._given_clock = clock
+        self._clock, self._given_clock = clock or SystemClock(), clock
         self.schedules = Schedules(lambda: self.store, self._enqueue, self._clock.now)
         """The stored schedules: list, add, pause, resume, run and remove them."""
         self.sinks = Sinks()
@@ -440,9 +442,7 @@ class Holdfast(Operator):
 
     def sweep(self, *, within: float = 10) -> None:
         """Do once what workers do beside their jobs, unless another process is at it: take back lost jobs, fire
-        schedules, purge; then deliver events, for `within` seconds at the most.
-
-        For places where no worker stays up.
+        schedules, purge; then deliver events, for `within` seconds at the most. For places where no worker stays up.
         """
         from holdfast.runtime.sweeping import sweep
 
@@ -454,9 +454,9 @@ class Holdfast(Operator):
     def store(self) -> Store:
         """The store, opened at its first use."""
         if self._opened is None:
-            with self._lock:
+            with SHELTER, self._lock:
                 if self._opened is None:
-                    self._opened = open_store(self.url, self._given_clock)
+                    self._opened = open_store(self._place, self._given_clock)
         return self._opened
 
     def close(self) -> None:
@@ -470,13 +470,13 @@ class Holdfast(Operator):
         """Open a further connection for a worker's own thread; stores that one process keeps are shared instead."""
         unopened = self._opened is None and not self.url.startswith("memory:")
         if unopened or self.store.capabilities.shared:
-            return open_store(self.url, self._given_clock)
+            return open_store(self._place, self._given_clock)
         return self.store
 
     def _inserting(self) -> Inserter:
         if self._inserter is None or self._pid != os.getpid():
             store = self.store
-            with self._lock:
+            with SHELTER, self._lock:
                 if self._inserter is None or self._pid != os.getpid():
                     self._inserter = Inserter.on(store, self._clock, self.telemetry.watch)
                     self._pid = os.getpid()

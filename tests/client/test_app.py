@@ -155,6 +155,8 @@ def test_jobs_are_found_by_a_filter_newest_first(
         ({"limit": True}, "limit is a whole number from 1 to 1000, not True"),
         ({"before": "last"}, "'last' is not a job id"),
         *(({name: 5}, f"{name}= takes text, not 5") for name in ("kind", "queue", "tenant", "error_code", "key")),
+        ({"key": "a\0b"}, r"key= takes text, not 'a\\x00b'"),
+        ({"kind": "\udcff"}, r"kind= takes text, not '\\udcff'"),
     ],
     ids=repr,
 )
@@ -481,6 +483,10 @@ def test_every_call_has_an_asynchronous_twin(
         ({"queues": "mail"}, r"queues takes a list of names, not the text 'mail'; write queues=\['mail'\]"),
         ({"queues": []}, "queues is empty; leave it out to serve every queue"),
         ({"queues": [""]}, "A queue is 1 to 255 printable characters"),
+        (
+            {"queues": ["*"]},
+            r"'\*' stands for all queues, and is the name of none; leave queues out to serve every queue",
+        ),
         ({"queues": {"mail": 0}}, "The queue 'mail' may run a whole number of 1 or more jobs at once, not 0"),
         ({"concurrency": 0}, "concurrency is a whole number of 1 or more, and at most 100,000, not 0"),
         ({"concurrency": 10**9}, "and at most 100,000, not 1000000000"),

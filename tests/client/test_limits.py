@@ -191,3 +191,18 @@ def test_a_store_without_flow_control_refuses_rules_in_one_sentence(monkeypatch:
         with pytest.raises(BadInput, match="This store has no flow control"):
             wrong()
     assert app.limits() == []
+
+
+def test_a_pause_is_for_queues_by_their_names_and_not_for_all() -> None:
+    app = Holdfast("memory://")
+    app.pause("mail")
+    with pytest.raises(
+        BadInput, match=r"'\*' stands for all queues, .*; pause each by its name, or stop the workers\."
+    ):
+        app.pause("*")
+    with pytest.raises(BadInput, match=r"'\*' stands for all queues, .*; resume each by its name \(paused: mail\)\."):
+        app.resume("*")
+    assert app.paused() == {"mail"}
+    app.store.pause("*")  # as could be done before
+    app.resume("*")
+    assert app.paused() == {"mail"}

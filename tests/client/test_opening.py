@@ -40,6 +40,36 @@ def test_the_environment_names_the_store_unless_the_code_does(tmp_path: Path, mo
     assert Holdfast().url == "sqlite:///holdfast.db"
 
 
+@pytest.mark.parametrize("named", ["in the code", "in the environment"])
+def test_a_relative_path_is_that_of_the_folder_the_application_was_made_in(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "100%25 ours?", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    monkeypatch.chdir(first)
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///jobs.db")
+    app = Holdfast("sqlite:///jobs.db" if named == "in the code" else None)
+
+    @app.job
+    def add(a: int) -> int:
+        return a
+
+    monkeypatch.chdir(second)
+    before = add.enqueue(1)
+    monkeypatch.chdir(tmp_path)
+    app.run_worker(until_idle=True)
+    app.close()
+    after = add.enqueue(2)
+    app.run_worker(until_idle=True)
+    assert [job.refresh().state for job in (before, after)] == ["succeeded"] * 2
+    assert (first / "jobs.db").exists()
+    assert not (tmp_path / "jobs.db").exists()
+    assert list(second.iterdir()) == []
+    assert app.url == "sqlite:///jobs.db", "as it was written"
+    app.close()
+
+
 def test_a_folder_that_is_gone_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -58,7 +88,7 @@ def test_a_folder_that_is_gone_is_told_in_one_sentence(tmp_path: Path, monkeypat
         ("sqlite:///", "'sqlite:///' names no file"),
         ("sqlite:///:memory:", "names no file; write sqlite:///jobs.db, or memory://"),
         ("sqlite:///jobs.db?mode=ro", "A SQLite URL takes no options; 'mode=ro' was given"),
-        ("sqlite:///missing/jobs.db", "The folder missing does not exist; make it first, or name a file elsewhere"),
+        ("sqlite:///missing/jobs.db", "The folder .*/missing does not exist; make it first, or name a file elsewhere"),
         ("sqlite:///folder", "folder is a folder; a store URL names a file in it"),
         ("sqlite:///notes.txt", "notes.txt is not a Holdfast database, or it is damaged; name another file"),
         ("sqlite:///other.db", "other.db is a SQLite database, but not a Holdfast one; name another file"),

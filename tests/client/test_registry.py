@@ -1,7 +1,7 @@
 """The kinds an application knows: how they get in, what is refused, and how they are found again."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -170,6 +170,15 @@ def test_where_a_handler_runs_must_suit_it(holdfast: TestHoldfast) -> None:
     assert holdfast.job(on_the_loop).kind.run_in == "loop"
     assert holdfast.job(in_a_thread).kind.run_in == "thread"
     assert holdfast.job(name="far", run_in="process")(on_the_loop).kind.run_in == "process"
+
+
+def test_an_async_generator_is_no_handler(holdfast: TestHoldfast) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(BadInput, match="numbers is an async generator, and a job has one result: return it"):
+        holdfast.job(numbers)
+    assert len(holdfast.registry) == 0
 
 
 def test_a_name_is_given_once(holdfast: TestHoldfast) -> None:

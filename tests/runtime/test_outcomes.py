@@ -121,6 +121,22 @@ def test_a_result_that_is_not_json_is_rejected_and_recorded(app: Holdfast, resul
     assert (job.refresh().state, job.cause, job.failure and job.failure.code) == ("dead", "rejected", "bad_result")
 
 
+def test_a_handler_that_gives_a_coroutine_is_told_to_be_async(app: Holdfast) -> None:
+    async def later() -> int:
+        return 1
+
+    @app.job
+    def gives() -> Any:
+        return later()
+
+    job = gives.enqueue()
+    app.run_worker(until_idle=True)
+    failure = job.refresh().failure
+    assert failure is not None
+    assert (failure.code, failure.retryable) == ("bad_result", False)
+    assert failure.message == "The handler returned a coroutine, which nobody awaits; make the handler itself async."
+
+
 def test_an_exception_raised_while_the_result_is_written_is_recorded_as_the_handlers_own(app: Holdfast) -> None:
     @app.job(retry=ONCE)
     def numbers() -> Any:

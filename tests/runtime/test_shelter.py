@@ -10,7 +10,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client.context import AttemptStopped
+from holdfast.port.clock import Clock
 from holdfast.port.shelter import SHELTER
+from holdfast.port.store import Store
+from holdfast.stores import open_store
 from holdfast.stores.postgres import PostgresStore
 from tests.workers import LONG
 
@@ -102,6 +105,36 @@ def test_those_who_enqueue_can_be_stopped_at_any_moment_and_others_go_on(app: Ho
     assert work.enqueue().state == "queued"
     assert app.counts()["queued"] == before + 1
     assert list(app.store.check()) == []
+
+
+def test_a_stop_that_comes_while_the_store_is_opened_is_heard_once_it_is_open(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, told = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def opened_slowly(url: str, clock: Clock | None = None) -> Store:
+        opening.set()
+        told.wait(LONG)
+        return open_store(url, clock)
+
+    def work() -> None:
+        try:
+            app.counts()
+        except AttemptStopped:
+            seen.append("stopped")
+
+    monkeypatch.setattr("holdfast.app.open_store", opened_slowly)
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert opening.wait(LONG)
+    SHELTER.stop(thread.ident or 0, AttemptStopped)
+    told.set()
+    thread.join(LONG)
+    monkeypatch.undo()
+    assert seen == ["stopped"]
+    assert app._opened is not None
+    assert app.counts().total == 0
 
 
 def test_no_connection_is_lost_with_those_who_are_stopped_while_they_wait_for_one(postgres_url: str) -> None:

@@ -119,6 +119,14 @@ def test_queues_are_counted_paused_and_resumed(caller: httpx.Client) -> None:
     assert deeds(caller) == [("queue.resume", "mail/inbox"), ("queue.pause", "mail/inbox")]
 
 
+def test_all_queues_at_once_are_neither_paused_nor_resumed(caller: httpx.Client) -> None:
+    for verb in ("pause", "resume"):
+        refused = caller.post(f"/v1/queues/*/{verb}")
+        assert (refused.status_code, refused.json()["detail"][:29]) == (422, "'*' stands for all queues, an")
+    assert caller.get("/v1/queues").json()["items"] == []
+    assert deeds(caller) == []
+
+
 def test_a_schedule_is_added_paused_run_and_removed(caller: httpx.Client, app: Holdfast) -> None:
     body = {"name": "nightly", "job": {"kind": "cleanup", "queue": "night"}, "cron": "0 3 * * *", "tz": "Europe/Prague"}
     added = caller.post("/v1/schedules", json=body)

@@ -1,6 +1,7 @@
 """Enqueue by plain SQL, for other languages; and the views, for people and dashboards."""
 
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -213,6 +214,26 @@ POLICY = "retry is SHAPE:MICROSECONDS"
         ("'add', tenant => repeat('x', 256)", NAMES),
         ("'add', \"user\" => ''", NAMES),
         ("'add', trace_id => ''", NAMES),
+        *(
+            (f"'a{character}b'", NAMES)
+            for character in (
+                "\x1f",
+                "\x7f",
+                "\x85",
+                "\xa0",
+                "\xad",
+                "\u200b",
+                "\u2028",
+                "\ue000",
+                "\ufeff",
+                "\U000e0041",
+            )
+        ),
+        ("'add', queue => 'a\u2029b'", NAMES),
+        ("'add', tenant => '\u3000'", NAMES),
+        ("'add', key => '\u200d'", NAMES),
+        ("'add', queue => '*'", "stands for all queues; nothing was enqueued"),
+        ("'add', key_ttl => '1 hour'", "give the key as well; nothing was enqueued"),
         ("'add', NULL", OBJECT),
         ("'add', '[]'", OBJECT),
         ("'add', '3'", OBJECT),
@@ -243,6 +264,19 @@ def test_bad_input_is_told_in_one_message_and_nothing_is_stored(
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=said):
         sql.enqueue(arguments)
     assert clean(app) == {}
+
+
+def test_sql_takes_the_names_that_python_takes(empty: tuple[Holdfast, Sql]) -> None:
+    _, sql = empty
+    every = [
+        chr(code)
+        for code in range(1, 0x110000)
+        if not 0xD800 <= code < 0xE000 and unicodedata.category(chr(code)) != "Cn"
+    ]
+    with sql.db.cursor(binary=True) as cursor:
+        cursor.execute(f"SELECT each FROM unnest(%s::text[]) AS each WHERE {sql.schema}.is_name(each)", [every])
+        taken = {character for (character,) in cursor}
+    assert taken == {character for character in every if character.isprintable()}
 
 
 @pytest.mark.parametrize("payload", [r'{"a": "\u0000"}', r'{"\u0000": 1}', '{"a": NaN}', "{", r'{"a": "\ud800"}'])

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -269,6 +270,19 @@ def test_dead_jobs_are_redriven_if_nobody_can_be_asked(app: Holdfast) -> None:
     asked = ask("dead", "redrive", "--all", input="")
     assert (asked.exit_code, asked.stdout) == (0, "4 jobs redriven.\n")
     assert app.counts()["dead"] == 0
+
+
+def test_an_interrupt_is_not_taken_for_the_silence_of_a_script(app: Holdfast, tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command("dead", "redrive", "--all"), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stderr is not None
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=20)
+    assert (process.returncode, told) == (130, b"")
+    assert app.counts()["dead"] == 4
 
 
 def test_a_new_store_is_made_by_migrate(tmp_path: Path) -> None:

@@ -45,6 +45,47 @@ def test_a_worker_says_in_one_line_what_it_does(tmp_path: Path) -> None:
     assert done.stdout == f"worker ada serves mail, bulk (at most 3), 7 jobs at once, on sqlite:///{tmp_path}/jobs.db\n"
 
 
+ELSEWHERE = """
+import os
+from holdfast import Holdfast
+
+app = Holdfast()
+os.chdir("data")
+
+
+@app.job
+def first() -> str:
+    return apart.enqueue().kind
+
+
+@app.job(run_in="process")
+def apart() -> str:
+    return last.enqueue().kind
+
+
+@app.job
+def last() -> str:
+    return os.getcwd()
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--processes", "2")])
+def test_every_process_of_a_worker_uses_the_file_of_the_folder_that_it_was_started_in(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "moving.py").write_text(ELSEWHERE, encoding="utf-8")
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    with closing(app):
+        app.job(name="first")(lambda: None)
+        app.enqueue("first", {})
+        done = run("worker", "moving.py:app", "--until-idle", *words, cwd=tmp_path, HOLDFAST_URL="sqlite:///jobs.db")
+        assert done.returncode == 0, done.stderr
+        assert {job.kind: job.state for job in app.find()} == dict.fromkeys(("first", "apart", "last"), "succeeded")
+        assert app.find(kind="last")[0].result() == str(tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
 def test_a_worker_serves_the_queues_it_was_given_and_no_others(tmp_path: Path, app: Holdfast) -> None:
     target = write_application(tmp_path)
     mail, other = app.enqueue("reject", {"who": "x"}), app.enqueue("add", {"a": 1, "b": 2})

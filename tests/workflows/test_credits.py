@@ -312,3 +312,11 @@ def test_children_are_paid_for_by_their_parents_tenant(app: Holdfast) -> None:
     app.run_worker(until_idle=True)
     assert job.refresh().state == "succeeded"
     assert (account(app), account(app, "other")) == ((20, 0, 7), (20, 0, 3))
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "all"])
+def test_the_changes_of_an_account_are_listed_up_to_a_whole_number(holdfast: TestHoldfast, limit: Any) -> None:
+    holdfast.grant("acme", 5)
+    with pytest.raises(BadInput, match="limit is a whole number of 1 or more, not"):
+        holdfast.ledger("acme", limit=limit)
+    assert len(holdfast.ledger("acme", limit=1)) == 1

@@ -156,6 +156,7 @@ def needs_a_name(payload: Any, *, first: Any) -> None:
         ([Step(noop, name="a#2")], "no '#'"),
         ([Step(noop, name="undo:a")], "'undo:'"),
         ([Step(noop, timeout=-1)], "negative"),
+        ([Step(noop, timeout=0)], "timeout must be more than 0 seconds"),
         ([Step(noop, retry=3)], "retry= takes Retry"),  # type: ignore[arg-type]
         ([noop, int], "named functions"),
         ([noop, Step(needs_more)], "'needs_more' of 'pipe' needs 'first' as well"),

@@ -251,3 +251,13 @@ def test_progress_is_a_number_from_0_to_1_and_a_text(holdfast: TestHoldfast, fra
     holdfast.run_until_idle()
     assert code(job) == "bad_input"
     assert job.progress is None
+
+
+def test_a_step_that_may_take_no_time_is_refused(holdfast: TestHoldfast) -> None:
+    @holdfast.workflow(retry=ONCE)
+    def flow(ctx: Context) -> None:
+        ctx.step("a", dict, timeout=0)
+
+    job = flow.enqueue()
+    holdfast.run_until_idle()
+    assert code(job) == "bad_input"

@@ -345,3 +345,34 @@ def test_a_job_that_takes_its_context_can_have_steps_as_well(app: Holdfast) -> N
     job = flow.enqueue()
     app.run_worker(until_idle=True)
     assert (job.result(1), names(job)) == (7, ["a"])
+
+
+def test_a_workflow_that_does_not_await_what_it_asks_for_has_not_succeeded(holdfast: TestHoldfast) -> None:
+    ran: list[str] = []
+
+    @holdfast.workflow
+    async def hasty(ctx: Context) -> str:
+        await ctx.step("first", ran.append, "first")
+        ctx.step("charge", ran.append, "charge")
+        return "charged"
+
+    job = hasty.enqueue()
+    holdfast.run_until_idle()
+    failure = job.refresh().failure
+    assert failure is not None
+    assert (job.state, job.cause, failure.code) == ("dead", "rejected", "not_awaited")
+    assert failure.message == "The handler returned and never awaited 'charge' of its context; write await before it."
+    assert ran == ["first"]
+
+
+def test_a_step_that_was_called_off_before_it_began_is_not_missed(holdfast: TestHoldfast) -> None:
+    @holdfast.workflow
+    async def careful(ctx: Context) -> str:
+        task = asyncio.create_task(ctx.step("late", dict))
+        task.cancel()
+        await asyncio.wait([task])
+        return "done"
+
+    job = careful.enqueue()
+    holdfast.run_until_idle()
+    assert job.result() == "done"

@@ -78,8 +78,8 @@ def _confirm(number: int) -> None:
     """Ask whoever sits at the terminal; a script that says nothing has chosen already."""
     try:
         agreed = click.confirm(f"Redrive {plural(number, 'dead job')}?", err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
+    except click.Abort as abort:
+        if sys.stdin.isatty() or isinstance(abort.__context__, KeyboardInterrupt):
             raise
         click.echo(err=True)
         return

@@ -14,6 +14,8 @@ from holdfast.cli.output import plural
 from holdfast.cli.store import masked
 from holdfast.cli.target import load, parse
 from holdfast.client.logs import JsonFormatter, PlainFormatter
+from holdfast.client.registry import queue_name
+from holdfast.client.settings import here
 from holdfast.domain.errors import BadInput
 from holdfast.runtime.service import patiently
 from holdfast.runtime.signals import stopping_by_signal
@@ -76,8 +78,8 @@ def work_options(command: F) -> F:
 def _checked_queues(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     for each in value:
         try:
-            _queue(each)
-        except ValueError as error:
+            queue_name(_queue(each)[0], "leave --queue out to serve every queue")
+        except (ValueError, BadInput) as error:
             raise click.BadParameter(str(error), ctx, param) from None
     return value
 
@@ -130,7 +132,7 @@ def worker(
     MODULE:APP names it, as in shop.tasks:app or path/to/file.py:app. The first signal lets running jobs finish, the
     second gives them back and ends at once.
     """
-    asked = Work(**work)
+    asked, folder = Work(**work), here()
     app = load(parse(asked.target))
     set_up_logging(asked.log_level, app, as_json=asked.log_json)
     if metrics is not None or metrics_fd is not None:
@@ -142,7 +144,7 @@ def worker(
         follow_parent(parent_fd, start.stop)
     with stopping_by_signal(start.stop):
         if processes is not None:
-            raise click.exceptions.Exit(_supervise(app, asked, processes, start, metrics))
+            raise click.exceptions.Exit(_supervise(app, asked, processes, start, metrics, folder))
         service = start.open(
             lambda: app.service(queues=asked.queues, concurrency=asked.concurrency, worker_id=worker_id)
         )
@@ -217,7 +219,9 @@ class Start:
             raise click.exceptions.Exit(0)
 
 
-def _supervise(app: Holdfast, asked: Work, processes: int, start: Start, metrics: tuple[str, int] | None = None) -> int:
+def _supervise(  # noqa: PLR0917 - all of it is what the command was told
+    app: Holdfast, asked: Work, processes: int, start: Start, metrics: tuple[str, int] | None, folder: str | None
+) -> int:
     store = start.open(lambda: patiently(lambda: app.store))
     if not store.capabilities.shared:
         msg = f"{masked(app.url)} cannot be shared by several processes; leave --processes out, or use sqlite:///."
@@ -231,6 +235,7 @@ def _supervise(app: Holdfast, asked: Work, processes: int, start: Start, metrics
         until_idle=asked.until_idle,
         gathering=gathering,
         watch=app.telemetry.watch,
+        folder=folder,
     )
     start.hand_over(supervisor.stop)
     many = "1 process, which" if processes == 1 else f"{processes} processes, each of which"

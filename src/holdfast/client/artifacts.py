@@ -51,6 +51,9 @@ class Artifacts:
         if isinstance(largest, bool) or not isinstance(largest, int) or not codec.MAX_RECORD < largest <= _HIGHEST:
             msg = f"An artifact may be {codec.MAX_RECORD + 1:,} to {_HIGHEST:,} bytes large, not {largest!r}."
             raise BadInput(msg)
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            msg = f"max_payload is a whole number of bytes, not {limit!r}."
+            raise BadInput(msg)
         self._place = None if url is None else place_of(url)
         self._limit = limit
         self._short = limit // _WIDEST

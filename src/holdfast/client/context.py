@@ -12,7 +12,7 @@ from holdfast.client.outcomes import policy
 from holdfast.domain import codec, trace
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord, NewJob
-from holdfast.domain.moments import duration, to_datetime
+from holdfast.domain.moments import duration, time_limit, to_datetime
 from holdfast.domain.retry import Retry
 from holdfast.port.transaction import Transaction
 
@@ -149,15 +149,16 @@ class Context:
         if retry is not None and not isinstance(retry, Retry):
             msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {retry!r}."
             raise BadInput(msg)
-        limit = None if timeout is None else duration(timeout, "timeout")
+        limit = None if timeout is None else time_limit(timeout)
         durable = self._attempt.workflow()
         key = durable.key(name)
-        return self._drive(durable.step(key, plain, args, kwargs, undo=undoing, retry=retry, timeout=limit))
+        return self._drive(key, durable.step(key, plain, args, kwargs, undo=undoing, retry=retry, timeout=limit))
 
     def sleep(self, name: str, span: float | timedelta) -> Any:
         """Wait without holding a slot or a lease; counted from the first time it is asked. Await it if async."""
         durable = self._attempt.workflow()
-        return self._drive(durable.sleep(durable.key(name), duration(span, "A sleep")))
+        key = durable.key(name)
+        return self._drive(key, durable.sleep(key, duration(span, "A sleep")))
 
     def wait_for(self, signal: str, *, timeout: float | timedelta | None = None) -> Any:
         """Wait for a signal (`job.signal(name, payload)`) and give its payload; `None` if it does not come in time.
@@ -166,7 +167,8 @@ class Context:
         """
         limit = None if timeout is None else duration(timeout, "timeout")
         durable = self._attempt.workflow()
-        return self._drive(durable.wait_for(durable.key(signal), signal, limit))
+        key = durable.key(signal)
+        return self._drive(key, durable.wait_for(key, signal, limit))
 
     def gather(
         self,
@@ -189,7 +191,7 @@ class Context:
             raise BadInput(msg)
         durable = self._attempt.workflow()
         key = durable.key(name)
-        return self._drive(durable.gather(key, [child.new for child in prepared], policy(failures)))
+        return self._drive(key, durable.gather(key, [child.new for child in prepared], policy(failures)))
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the job is, from 0 to 1; told to the store with the next heartbeat."""
@@ -214,12 +216,12 @@ class Context:
 
     def run_pipeline(self, links: Sequence[Link], payload: Any) -> Any:
         """Run the steps of a pipeline; what a pipeline's own function calls."""
-        return self._drive(self._attempt.workflow().pipeline(links, payload, self))
+        return self._drive(self._job.kind, self._attempt.workflow().pipeline(links, payload, self))
 
-    def _drive(self, script: Script[Any]) -> Any:
+    def _drive(self, name: str, script: Script[Any]) -> Any:
         stage = self._attempt.stage
         assert stage is not None
-        return stage.adrive(script) if self._awaited else stage.drive(script)
+        return stage.promise(name, script) if self._awaited else stage.drive(script)
 
     @property
     def stopping(self) -> bool:

@@ -9,9 +9,9 @@ from holdfast.client.context import Context
 from holdfast.client.function import JobFunction
 from holdfast.client.options import priority as checked_priority
 from holdfast.client.payload import takes_context
-from holdfast.client.registry import RunIn, text
+from holdfast.client.registry import RunIn, queue_name
 from holdfast.domain.errors import BadInput
-from holdfast.domain.moments import duration
+from holdfast.domain.moments import time_limit
 from holdfast.domain.retry import Retry
 
 P = ParamSpec("P")
@@ -189,7 +189,7 @@ def checked_defaults(
     """Check a kind's defaults; what is not given is left to the kind."""
     given: dict[str, Any] = {"name": name, "run_in": run_in}
     if queue is not None:
-        given["queue"] = text(queue, "queue")
+        given["queue"] = queue_name(queue)
     if retry is not None:
         if not isinstance(retry, Retry):
             msg = f"retry= takes Retry.exponential(...), Retry.table(...) or Retry.fixed(...), not {retry!r}."
@@ -198,7 +198,7 @@ def checked_defaults(
     if priority is not None:
         given["priority"] = checked_priority(priority)
     if timeout is not None:
-        given["timeout"] = duration(timeout, "timeout")
+        given["timeout"] = time_limit(timeout)
     exceptions = tuple(permanent) if isinstance(permanent, tuple | list) else (permanent,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in exceptions):
         msg = f"permanent= takes exception classes, not {permanent!r}."

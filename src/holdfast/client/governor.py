@@ -8,8 +8,9 @@ from typing import Literal
 
 from holdfast.client.asynchronous import asynchronous
 from holdfast.client.limits import Limits, Pauses, rules_of
-from holdfast.client.registry import text
+from holdfast.client.registry import queue_name, text
 from holdfast.domain.errors import BadInput
+from holdfast.domain.limits import ALL
 from holdfast.port.store import Store
 
 Per = Literal["queue", "tenant", "key"]
@@ -70,7 +71,7 @@ class Governor(ABC):
         """Let no worker claim from a queue, or jobs of a tenant, or of a kind."""
         match _one(queue=queue, tenant=tenant, kind=kind):
             case "queue", which:
-                self.store.pause(which)
+                self.store.pause(queue_name(which, "pause each by its name, or stop the workers"))
             case what, which:
                 self.limits.pause(what, which)
 
@@ -78,6 +79,8 @@ class Governor(ABC):
         """Let workers claim from a queue again, or jobs of a tenant, or of a kind."""
         match _one(queue=queue, tenant=tenant, kind=kind):
             case "queue", which:
+                if which == ALL and ALL not in (held := self.store.paused()):
+                    queue_name(which, f"resume each by its name (paused: {', '.join(sorted(held)) or 'none'})")
                 self.store.resume(which)
             case what, which:
                 self.limits.resume(what, which)

@@ -200,6 +200,9 @@ class Operator(Governor):
 
     def ledger(self, tenant: str, limit: int = 100) -> list[CreditEntry]:
         """List the changes of a tenant's account, newest first."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= codec.MAX_INT:
+            msg = f"limit is a whole number of 1 or more, not {limit!r}."
+            raise BadInput(msg)
         return self.store.entries(text(tenant, "tenant"), limit)
 
     def _record(self, id_: str) -> JobRecord:
@@ -283,9 +286,20 @@ def _ends(job: JobRecord) -> bool:
 
 def _require_texts(**filters: str | None) -> None:
     for name, value in filters.items():
-        if value is not None and not isinstance(value, str):
-            msg = f"{name}= takes text, not {value!r}."
+        if value is not None and not _is_storable(value):
+            msg = f"{name}= takes text, not {value!r:.60}."
             raise BadInput(msg)
+
+
+def _is_storable(value: object) -> bool:
+    """Tell whether this is a text that a store can be asked for: no store has the others, and some fall over them."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return True
 
 
 def _state(value: str | None) -> State | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from holdfast.client.registry import Kind, text
+from holdfast.client.registry import Kind, queue_name, text
 from holdfast.domain.codec import MAX_INT
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import NewJob, Trigger
@@ -76,10 +76,11 @@ class Options:
 
 def _agreeing(options: Options) -> Options:
     """Refuse choices that cannot be kept together."""
-    if options.key is None and (options.unique or options.debounce is not None):
-        which = "unique=" if options.unique else "debounce="
-        msg = f"{which} says how long a key is taken; give the key as well."
-        raise BadInput(msg)
+    if options.key is None:
+        for name in ("unique", "debounce", "key_ttl"):
+            if getattr(options, name) is not None:
+                msg = f"{name}= says how long a key is taken; give the key as well."
+                raise BadInput(msg)
     if options.debounce is None:
         return options
     if options.run_at is not None or options.delay not in (0, options.debounce) or options.connection is not None:
@@ -97,7 +98,7 @@ _NAMES = {field.name for field in fields(Options)} - {"delay"} | {"run_after"}
 def _checked(name: str, value: Any) -> tuple[str, Any]:
     match name:
         case "queue" | "tenant" | "key" | "user" | "trace_id" | "group":
-            return name, value if name == "tenant" and value == "" else text(value, name)
+            return name, _named(name, value)
         case "priority":
             return name, priority(value)
         case "run_after":
@@ -117,6 +118,12 @@ def _checked(name: str, value: Any) -> tuple[str, Any]:
         case _:
             msg = f"There is no option {name!r}."
             raise BadInput(msg)
+
+
+def _named(name: str, value: str) -> str:
+    if name == "queue":
+        return queue_name(value)
+    return value if name == "tenant" and value == "" else text(value, name)
 
 
 _CHOICES = {"trigger": tuple(Trigger), "unique": ("active",)}
@@ -154,7 +161,7 @@ def served(value: Sequence[str] | Mapping[str, int | None] | None) -> dict[str, 
         raise BadInput(msg)
     named = dict(value) if isinstance(value, Mapping) else dict.fromkeys(value)
     for name, most in named.items():
-        text(name, "queue")
+        queue_name(name, "leave queues out to serve every queue")
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             msg = f"The queue {name!r} may run a whole number of 1 or more jobs at once, not {most!r}."
             raise BadInput(msg)

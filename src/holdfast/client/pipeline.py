@@ -11,7 +11,7 @@ from holdfast.client.context import Context
 from holdfast.client.durable import Link, checked_name, positional_room
 from holdfast.client.payload import context_of, hints_of
 from holdfast.domain.errors import BadInput
-from holdfast.domain.moments import duration
+from holdfast.domain.moments import time_limit
 from holdfast.domain.retry import Retry
 
 _GIVEN = 2
@@ -74,7 +74,7 @@ def _link(pipeline: str, step: Step) -> Link:
     if room is not None:
         room = min(room - (context is not None and _is_positional(fn, context)), _GIVEN)
     _require_no_more(pipeline, fn, context)
-    timeout = None if step.timeout is None else duration(step.timeout, "timeout")
+    timeout = None if step.timeout is None else time_limit(step.timeout)
     if context is not None and room is not None and list(inspect.signature(fn).parameters).index(context) < room:
         fn = _by_name(fn, context)
     undo_context = None if undo is None else context_of(hints_of(undo))

@@ -16,6 +16,7 @@ from holdfast.client.payload import Binder, is_model
 from holdfast.client.shapes import whole_adapter
 from holdfast.domain import codec
 from holdfast.domain.errors import BadInput, UnknownKind
+from holdfast.domain.limits import ALL
 from holdfast.domain.moments import Micros
 from holdfast.domain.retry import DEFAULT_RETRY, Retry
 
@@ -144,6 +145,9 @@ def kind_of(fn: Callable[..., Any], name: str | None, run_in: RunIn | None, **de
         raise BadInput(msg)
     known_as = text(fn.__name__ if name is None else name, "kind")
     is_async = inspect.iscoroutinefunction(fn)
+    if inspect.isasyncgenfunction(fn):
+        msg = f"{known_as} is an async generator, and a job has one result: return it in place of yielding."
+        raise BadInput(msg)
     if run_in not in (None, "loop", "thread", "process"):
         msg = f"run_in is 'loop', 'thread' or 'process', not {run_in!r}."
         raise BadInput(msg)
@@ -194,5 +198,13 @@ def text(value: str, what: str) -> str:
     if not isinstance(value, str) or not value or len(value) > LONGEST_NAME or not value.isprintable():
         shown = repr(value)[:60]
         msg = f"A {what} is 1 to {LONGEST_NAME} printable characters; {shown} is not."
+        raise BadInput(msg)
+    return value
+
+
+def queue_name(value: str, instead: str = "name one queue") -> str:
+    """Check the name of one queue; `instead` says what to do if all were meant."""
+    if text(value, "queue") == ALL:
+        msg = f"{ALL!r} stands for all queues, and is the name of none; {instead}."
         raise BadInput(msg)
     return value

@@ -1,5 +1,6 @@
 """What can be tuned, with defaults that need no tuning."""
 
+import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -11,6 +12,14 @@ from holdfast.domain.moments import DAY, SECOND, Micros, duration
 from holdfast.domain.redaction import Redaction
 
 HARD_LIMIT = MAX_RECORD
+
+
+def here() -> str | None:
+    """Give the folder that this process is in, if it is still there."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - text, as it is sent to processes
+    except OSError:  # it was removed
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class Settings:
     """Where what is too large for a record is kept."""
     redaction: Redaction = field(default_factory=Redaction)
     """What is taken out of tracebacks, logs and reports."""
+    folder: str | None = field(default_factory=here)
+    """The folder that the application was made in, from which relative paths go."""
 
 
 def settings(

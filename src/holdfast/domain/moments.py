@@ -23,18 +23,41 @@ def duration(value: float | timedelta, what: str) -> Micros:
     """Turn seconds or a `timedelta` into a duration; `what` names it in the error."""
     if isinstance(value, timedelta):
         micros = value // _TICK
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         msg = f"{what} must be a number of seconds or a timedelta, not {value!r}."
         raise BadInput(msg)
     else:
         micros = round(value * SECOND)
     if micros < 0:
-        msg = f"{what} must not be negative; {value!r} was given."
+        msg = f"{what} must not be negative; {_shown(value)} was given."
         raise BadInput(msg)
     if micros > HORIZON:
-        msg = f"{what} must be less than a hundred years; {value!r} was given."
+        msg = f"{what} must be less than a hundred years; {_shown(value)} was given."
         raise BadInput(msg)
     return micros
+
+
+def time_limit(value: float | timedelta) -> Micros:
+    """Turn seconds or a `timedelta` into the most time that a run may take; there is none that takes no time."""
+    micros = duration(value, "timeout")
+    if not micros:
+        msg = f"timeout must be more than 0 seconds, not {value!r}; leave it out to set no limit."
+        raise BadInput(msg)
+    return micros
+
+
+def _shown(value: float | timedelta) -> str:
+    """Show a number, but not one that may be longer than a line."""
+    if isinstance(value, int) and abs(value) > HORIZON:
+        return f"a whole number of {value.bit_length()} bits"
+    return repr(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # a whole number that no float can hold, and yet a number
+        return True
 
 
 def instant(value: datetime, what: str) -> Micros:

@@ -14,13 +14,14 @@ import random
 import signal
 import socket
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 from holdfast.client.function import JobFunction
 from holdfast.client.registry import Kind, Registry
-from holdfast.client.settings import settings
+from holdfast.client.settings import here, settings
 from holdfast.domain import codec
 from holdfast.domain.errors import BadPayload, Snooze
 from holdfast.domain.job import Failure, JobRecord, State
@@ -96,16 +97,32 @@ def load(name: str, file: str | None) -> ModuleType:
     return module
 
 
+@contextmanager
+def _being_in(folder: str | None) -> Iterator[None]:
+    """Be in a folder for a while, unless it or the one to come back to is gone."""
+    back = here()
+    if folder is None or back is None or not os.path.isdir(folder):  # noqa: PTH112 - it came as text
+        yield
+        return
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(back)
+
+
 def serve(line: socket.socket) -> None:
     """Answer requests until the parent hangs up."""
     stream = line.makefile("rwb")
-    sys.path[:] = json.loads(stream.readline())
+    folder, *sys.path[:] = json.loads(stream.readline())
     for request in stream:
         asked = json.loads(request)
         job = JobRecord(*asked["job"])
         job = job._replace(state=State(job.state))
         try:
-            kind = find_kind(load(asked["module"], asked["file"]), asked["kind"], job.code_version)
+            with _being_in(folder):
+                module = load(asked["module"], asked["file"])
+            kind = find_kind(module, asked["kind"], job.code_version)
             with _continuing(asked["context"]):
                 verdict = judge(kind, job, asked["limit"])
         except BaseException as error:  # noqa: BLE001 - the module's own code may raise anything

@@ -76,7 +76,7 @@ class Crew:
         self._lanes: dict[str, Lane] = {
             "thread": threads,
             "loop": self._loop,
-            "process": ProcessLanes(self._run_in_child, concurrency, idle),
+            "process": ProcessLanes(self._run_in_child, concurrency, idle, settings.folder),
         }
 
     def put(self, mode: str, attempts: list[Attempt]) -> None:

@@ -7,6 +7,7 @@ a recorded outcome; nothing that a handler does may end the worker.
 """
 
 import asyncio
+import inspect
 import logging
 import os
 import re
@@ -241,12 +242,16 @@ class Executor:
             return None
         if attempt.stage is not None and attempt.stage.suspended is not None:
             return attempt.stage.suspended
+        if attempt.stage is not None and (name := attempt.stage.unawaited()) is not None:
+            said = _short(f"The handler returned and never awaited {name!r} of its context; write await before it.")
+            return self._fail(attempt.job, Failure("not_awaited", said, retryable=False), None)
         if result is None:
             return lifecycle.complete(attempt.job, None, self._retention, spend=attempt.spend)
         try:
             return self._completed(attempt, codec.encode(result, "The result", self._settings.artifacts.largest))
         except BadPayload as error:
-            return self._fail(attempt.job, Failure("bad_result", _short(str(error)), retryable=False), None)
+            said = _unawaited(result) or _short(str(error))
+            return self._fail(attempt.job, Failure("bad_result", said, retryable=False), None)
         except BaseException as error:  # noqa: BLE001 - a result's own code runs while it is written
             return self.failed(attempt, error)
 
@@ -351,6 +356,14 @@ def _unwinding(attempt: Attempt) -> Iterator[None]:
             raise
     except BaseException:  # noqa: BLE001, S110 - what brought the job to its end is on record already
         pass
+
+
+def _unawaited(result: object) -> str:
+    """Say so if a handler gave work to be awaited in place of a result; that work is not begun."""
+    if not inspect.iscoroutine(result):
+        return ""
+    result.close()
+    return "The handler returned a coroutine, which nobody awaits; make the handler itself async."
 
 
 def failure_of(error: BaseException, kind: Kind | None) -> Failure:

@@ -32,8 +32,9 @@ _PARTING = 2.0
 class ProcessLanes:
     """At most `most` child processes, but no more than there are cores."""
 
-    def __init__(self, run: Run, most: int, idle: Callable[[], None]) -> None:
+    def __init__(self, run: Run, most: int, idle: Callable[[], None], folder: str | None = None) -> None:
         self._run = run
+        self._folder = folder
         self._idle = idle
         self._most = min(most, os.cpu_count() or 1)
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -46,7 +47,7 @@ class ProcessLanes:
             self._inbox.put(attempt)
         for _ in range(min(len(attempts), self._most - len(self._threads))):
             name = f"holdfast-child-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, args=(Child(),), name=name, daemon=True)
+            thread = threading.Thread(target=self._work, args=(Child(self._folder),), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -105,9 +106,14 @@ class ProcessLanes:
 
 
 class Child:
-    """One child process, started when it is first needed."""
+    """One child process, started when it is first needed.
 
-    def __init__(self) -> None:
+    It imports handlers in `folder`, where the application was made, so that relative paths lead to the same places;
+    and runs them in the folder that this process is in.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
 
@@ -162,7 +168,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
             )
         self._line = ours
-        ours.sendall(json.dumps(sys.path).encode() + b"\n")
+        ours.sendall(json.dumps([self._folder, *sys.path]).encode() + b"\n")
 
 
 def _read_line(line: socket.socket) -> bytes:

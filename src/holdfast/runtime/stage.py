@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -84,6 +84,8 @@ class AttemptStage:
         """The scripts that are under way on the event loop."""
         self._waiting: list[Move] = []
         """What the scripts that must wait would put the workflow off with."""
+        self._promised: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
+        """The scripts that were asked for on the event loop and have not begun."""
 
     @functools.cached_property
     def _resting(self) -> Counter[object]:
@@ -215,10 +217,28 @@ class AttemptStage:
             raise AttemptStopped
         self.heed(move, answer)
 
+    def promise(self, name: str, script: Script[T]) -> Coroutine[Any, Any, T]:
+        """Give what carries a script out on the event loop once it is awaited; the name is told if it never is."""
+        promised = self.adrive(script)
+        self._promised[script] = (name, promised)
+        return promised
+
+    def unawaited(self) -> str | None:
+        """Name what was asked for and never awaited, if there is such a thing; it will not be done any more."""
+        if not self._promised:
+            return None
+        names = [
+            name for name, each in self._promised.values() if inspect.getcoroutinestate(each) == inspect.CORO_CREATED
+        ]
+        for _, each in self._promised.values():
+            each.close()
+        return names[0] if names else None
+
     async def adrive(self, script: Script[T]) -> T:
         """Carry a script out on the event loop. Before the workflow is put off, steps that are under way beside this
         one come to their end.
         """
+        self._promised.pop(script, None)
         self._go_on()
         outside = _INSIDE.get()
         _INSIDE.set((*outside, script))

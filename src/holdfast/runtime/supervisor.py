@@ -75,7 +75,8 @@ class Supervisor:
     """Keeps `processes` children up until told to stop, or until each has ended by itself because it was idle.
 
     `command` gives the command line of a child for a worker id, the pipe it is to follow and, if there is somebody
-    who adds them up, the pipe it is to write its metrics to.
+    who adds them up, the pipe it is to write its metrics to. `folder` is where children start, if not where this
+    process is when it starts one.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class Supervisor:
         until_idle: bool = False,
         gathering: Gathering | None = None,
         watch: Watch | None = None,
+        folder: str | None = None,
     ) -> None:
         self._command = command
+        self._folder = folder
         self._gathering = gathering
         self._grace = settings.grace / SECOND
         self._until_idle = until_idle
@@ -138,7 +141,11 @@ class Supervisor:
         pipes = [pipe] if self._gathering is None else [pipe, self._gathering.pipe()]
         try:
             process = subprocess.Popen(
-                self._command(id_, *pipes), stdin=subprocess.DEVNULL, pass_fds=pipes, start_new_session=True
+                self._command(id_, *pipes),
+                stdin=subprocess.DEVNULL,
+                pass_fds=pipes,
+                start_new_session=True,
+                cwd=self._folder,
             )
         finally:
             for each in pipes[1:]:

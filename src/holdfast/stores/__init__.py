@@ -1,6 +1,6 @@
 """The engines Holdfast can run on, and the one place that knows which URL opens which."""
 
-from holdfast.domain.errors import BadInput
+from holdfast.domain.errors import BadInput, HoldfastError
 from holdfast.domain.redaction import without_person
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store
@@ -44,6 +44,24 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
         case _:
             msg = f"{without_person(url)!r} is not a store URL that Holdfast knows; use one of: {', '.join(KNOWN)}."
             raise BadInput(msg)
+
+
+def anchored(url: str) -> str:
+    """Give the URL that leads to the same store from any folder: a relative path of a SQLite file is made absolute."""
+    if not url.startswith("sqlite://"):
+        return url
+    from holdfast.stores.sqlite.connection import path_of
+
+    try:
+        path = path_of(url)
+        return url if path.is_absolute() else f"sqlite:///{_quoted(str(path.absolute()))}"
+    except (HoldfastError, OSError):
+        return url  # whoever opens the store says what is wrong with it
+
+
+def _quoted(path: str) -> str:
+    """Write a path so that a URL means it; no more is quoted, because a folder's name may be no text at all."""
+    return path.replace("%", "%25").replace("?", "%3F")
 
 
 def not_installed(error: ModuleNotFoundError) -> BadInput:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 
 from holdfast.client import views
 from holdfast.client.durable import checked_name
-from holdfast.client.registry import text
+from holdfast.client.registry import queue_name, text
 from holdfast.client.tokens import Principal
 from holdfast.domain import codec, lifecycle
 from holdfast.domain.job import JobRecord
@@ -51,7 +51,7 @@ async def claim(request: Request, principal: Worker, body: ClaimBody) -> Respons
     """
     surface = surface_of(request)
     owner = text(body.worker, "worker")
-    queues = None if body.queues is None else [text(each, "queue") for each in body.queues]
+    queues = None if body.queues is None else [queue_name(each, "leave queues out for all") for each in body.queues]
     kinds = [text(each, "kind") for each in body.kinds]
     lease = surface.app.settings.lease if body.lease is None else duration(body.lease, "lease")
     host = request.client.host if request.client else ""

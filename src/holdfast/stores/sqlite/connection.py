@@ -165,7 +165,8 @@ def migrate(connection: apsw.Connection) -> int:
         connection.pragma("user_version", SCHEMA_VERSION)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # not after a commit, nor where SQLite has rolled back by itself
+            connection.execute("ROLLBACK")
         raise
     return SCHEMA_VERSION - have
 
