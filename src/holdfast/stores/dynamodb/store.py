@@ -8,8 +8,9 @@ calls in `wire`, how jobs enter, change and leave in `insertion`, `settlement` a
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.domain.errors import BadInput, CommitUnknown, KeyConflict, StoreError, StoreUnavailable
@@ -62,6 +63,7 @@ from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.removal import Removal
 from holdfast.stores.dynamodb.scheduled import Scheduled
 from holdfast.stores.dynamodb.settlement import Settlement
+from holdfast.stores.dynamodb.tally import Tally
 from holdfast.stores.dynamodb.wire import Wire
 
 
@@ -91,6 +93,8 @@ class DynamoStore:
         self._looking = Looking(self._wire, self._records)
         self._outbox = Outbox(self._wire)
         self._crew = Crew(self._wire)
+        self._tally = Tally(self._crew.count)
+        weakref.finalize(self, self._tally.flush)
         self._pages = Pages(self._wire)
 
     def _layout(self) -> Layout:
@@ -191,6 +195,7 @@ class DynamoStore:
     def counts(self) -> dict[tuple[str, State], int]:
         """Give the numbers of jobs by (queue, state), as they were counted."""
         self._open()
+        self._tally.flush()
         return self._crew.counts()
 
     def open_children(self, parents: Sequence[str]) -> frozenset[str]:
@@ -384,6 +389,7 @@ class DynamoStore:
     def check(self) -> Iterator[Finding]:
         """Look for pointers and keys that lead nowhere, and for items that are not ours; count all jobs anew."""
         self._open()
+        self._tally.flush()
         return Removal(self._wire, self._records).check(self._crew)
 
     def backup(self, path: str) -> None:
@@ -394,6 +400,7 @@ class DynamoStore:
     def close(self) -> None:
         """Let go of the threads; waiters leave."""
         self._closed = True
+        self._tally.flush()
         self._wire.close()
         self._bell.ring()
 
@@ -412,8 +419,10 @@ class DynamoStore:
         table.prepare(self._wire, table.SCHEDULED)
 
     @contextmanager
-    def _counted(self, *, wake: bool = True) -> Iterator[Changes]:
-        """Count what changes in a block, and wake whoever waits; a block that fails halfway says so."""
+    def _counted(self, *, wake: bool = True, tell: Callable[[Changes], object] | None = None) -> Iterator[Changes]:
+        """Count what changes in a block, and wake whoever waits; a block that fails halfway says so. `tell` takes the
+        place of `_tell`.
+        """
         changes = Changes()
         try:
             yield changes
@@ -424,9 +433,8 @@ class DynamoStore:
             raise CommitUnknown(msg) from error
         finally:
             if changes.all:
-                with suppress(StoreError):  # numbers are not worth failing for: they need not be exact
-                    self._crew.count(changes.counts())
-                self._tell(changes)
+                self._tally.add(changes.counts())
+                (tell or self._tell)(changes)
                 if wake:
                     self._bell.ring()
 
