@@ -111,6 +111,13 @@ class ContractStore(DynamoStore):
         anything = want.queues is None or bool(want.queues)
         return want.id is None and want.tenant is None and not self.address.page and anything
 
+    def expired(self, limit: int) -> list[JobRecord]:
+        """List jobs that time has run out on, also those whose entry stands elsewhere."""
+        found = super().expired(limit)
+        known = {job.id for job in found}
+        lapsed = self._sweeping.lapsed(self.now()) if len(found) < limit else []
+        return [*found, *(job for job in lapsed if job.id not in known)][:limit]
+
     def sweep(self, limit: int) -> int:
         """Send the messages that are owed or lost, and see to the dead-letter queue."""
         self._open()

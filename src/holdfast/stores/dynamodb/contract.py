@@ -128,6 +128,11 @@ class Contract(NamedTuple):
 
     shards: int
 
+    @property
+    def notes_ends(self) -> bool:
+        """Finished jobs have entries."""
+        return True
+
     def place(self, job: JobRecord) -> Row:
         """Give the key of a job's item."""
         return Row(job.id)

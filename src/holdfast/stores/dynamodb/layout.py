@@ -37,6 +37,11 @@ class Part(NamedTuple):
 class Layout(Protocol):
     """How jobs lie in a table."""
 
+    @property
+    def notes_ends(self) -> bool:
+        """Whether finished jobs are found by entries of the index, so that a note of several is cheaper."""
+        ...
+
     def place(self, job: JobRecord) -> Key:
         """Give the key of a job's item."""
         ...

@@ -138,15 +138,19 @@ class Records:
         has: Steps = _NONE,
         *,
         stays: bool = False,
+        noted: bool = False,
     ) -> dict[str, Any]:
         """Say how an item that stays where it is changes from one record to the next, and from the steps that it had to
-        those that it has. `stays` tells that its entry in the index is to stay as it is, wherever it stands.
+        those that it has. `stays` tells that its entry in the index is to stay as it is, wherever it stands; `noted`
+        that it needs none when it has ended.
         """
         old, new = self.layout.pair(before, after, op)
         if had is not has:
             old, new = old | had.attributes, new | has.attributes
         if not before.version:  # another program wrote it, and nobody has listed it yet
             old.pop(LISTED, None)
+        if noted and after.state in TERMINAL:
+            new = {name: value for name, value in new.items() if name not in _ENTRY}
         kept = stays or _later(before, after) or all(old.get(name) == new.get(name) for name in _ENTRY)
         names, values, sets, removes = _Names(), dict[str, Any](), [], []
         for name, value in new.items():
@@ -164,7 +168,7 @@ class Records:
         }
 
     def move(
-        self, before: JobRecord, after: JobRecord, op: str, step: StepRecord | None = None
+        self, before: JobRecord, after: JobRecord, op: str, step: StepRecord | None = None, *, noted: bool = False
     ) -> tuple[list[Part], Steps | None]:
         """Say how a job's items change: in place, or by moving to the key that it has now. With a step that is to be
         recorded: in the item, or apart. Gives the steps that the item has then, too, if they are known.
@@ -179,7 +183,7 @@ class Records:
                 has = had._replace(apart=True)
                 apart = [Part("step", absent(step_item(before.id, step, after.version)))]
         if here == there:
-            change = self.change(before, after, op, had or _NONE, has or _NONE)
+            change = self.change(before, after, op, had or _NONE, has or _NONE, noted=noted)
             parts = [Part("job", {"Update": {"Key": here.key, **change}})]
         else:
             item = layout.item(after, op) | (has or _NONE).attributes

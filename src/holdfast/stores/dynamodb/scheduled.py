@@ -40,6 +40,11 @@ class Scheduled(NamedTuple):
 
     shards: int
 
+    @property
+    def notes_ends(self) -> bool:
+        """Finished jobs lie by the time they may go."""
+        return False
+
     def partitions(self, of: str = "job") -> list[str]:
         """Name all partitions; with one shard it is named as the scheduled queue names it."""
         return [of] if self.shards == 1 else [f"{of}#{number:02d}" for number in range(self.shards)]

@@ -53,6 +53,7 @@ from holdfast.stores.dynamodb.bell import bell_of
 from holdfast.stores.dynamodb.bundles import Bundles
 from holdfast.stores.dynamodb.changes import Changes
 from holdfast.stores.dynamodb.crew import Crew
+from holdfast.stores.dynamodb.ends import Ends
 from holdfast.stores.dynamodb.insertion import Insertion
 from holdfast.stores.dynamodb.layout import Layout
 from holdfast.stores.dynamodb.looking import Looking
@@ -88,7 +89,8 @@ class DynamoStore:
         self._bundles = Bundles(self._wire)
         self._ledger = Accounts(self._wire)
         self._insertion = Insertion(self._wire, self._records, self._ledger, self._bundles)
-        self._settlement = Settlement(self._wire, self._records, self._ledger, self._insertion)
+        self._ends = Ends(self._wire, self._records.layout)
+        self._settlement = Settlement(self._wire, self._records, self._ledger, self._insertion, self._ends)
         self._adoption = Adoption(self._wire, self._records, self._ledger)
         self._looking = Looking(self._wire, self._records)
         self._outbox = Outbox(self._wire)
@@ -223,9 +225,12 @@ class DynamoStore:
     def purge(self, limit: int) -> Purged:
         """Remove finished jobs and pages whose time is over."""
         self._open()
+        now = self.now()
         with self._counted() as changes:
-            over = self._looking.purgeable(limit, self.now())
+            notes, over = self._ends.due(limit, now)
+            over += self._looking.purgeable(limit - len(over), now) if len(over) < limit else []
             purged = Removal(self._wire, self._records).purge(over, changes)
+            self._ends.settle(notes, {job.id for job, _ in changes.all if job is not None}, now)
         return purged._replace(pages=self._pages.purge(limit, self.now()))
 
     def grant(self, tenant: str, amount: int, id: str) -> Account | None:  # noqa: A002

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from holdfast.domain.dialects import read_envelope
 from holdfast.domain.errors import BadEnvelope
 from holdfast.domain.job import CLAIMABLE, JobRecord, State
-from holdfast.domain.moments import MINUTE, Micros
+from holdfast.domain.moments import MINUTE, SECOND, Micros
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.contract import DUE, DYING, OWED, QUEUED, SENT
 from holdfast.stores.dynamodb.items import Item, Row
@@ -24,6 +24,8 @@ from holdfast.stores.dynamodb.wire import Failed, Wire
 log = logging.getLogger("holdfast.upkeep")
 _LEAD: Micros = 1 * MINUTE
 """How long before its time an owed message is sent, with a delay: it then comes on time."""
+_OFTEN: Micros = 5 * SECOND
+"""The least time between two looks for leases that are over among the jobs that wait, unless `grace` is less."""
 _HIDE = 30
 _PAGE = 1_000
 _MOST = 100
@@ -47,6 +49,7 @@ class Sweeping:
         self._queues = queues
         self._mail = mail
         self._next_look: Micros = 0
+        self._next_lapse: Micros = 0
         self._reported: set[str] = set()
         self._lock = threading.Lock()
 
@@ -67,6 +70,20 @@ class Sweeping:
                 self._next_look = now + self._wire.address.grace
                 self._reconcile(now)
             return len(found) + len(dead) if self._wire.address.lost else 0  # with no patience there is no end to it
+
+    def lapsed(self, now: Micros) -> list[JobRecord]:
+        """List the jobs whose lease is over and whose entry their claim has left where it stood, once that is older
+        than `grace`; those that still are leased are looked at later.
+        """
+        address = self._wire.address
+        if now < self._next_lapse:
+            return []
+        self._next_lapse = now + min(address.grace, _OFTEN)
+        found = map(self._records.layout.understood, seen(self._wire, DUE, now - address.grace, _PAGE))
+        running = [job for job in found if job is not None and job.state is State.RUNNING]
+        ends = {job.id: (job.lease_expires_at or 0) + address.skew for job in running}
+        self._wire.each(lambda job: hold(self._wire, job), [job for job in running if ends[job.id] > now])
+        return [job for job in running if ends[job.id] <= now]
 
     def _late(self, now: Micros) -> Iterator[_Late]:
         """Walk through the jobs that wait for longer than they should, or run for longer than most."""
