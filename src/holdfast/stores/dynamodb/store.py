@@ -64,7 +64,7 @@ from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.removal import Removal
 from holdfast.stores.dynamodb.scheduled import Scheduled
 from holdfast.stores.dynamodb.settlement import Settlement
-from holdfast.stores.dynamodb.tally import Tally
+from holdfast.stores.dynamodb.tally import tally_of
 from holdfast.stores.dynamodb.wire import Wire
 
 
@@ -95,7 +95,7 @@ class DynamoStore:
         self._looking = Looking(self._wire, self._records)
         self._outbox = Outbox(self._wire)
         self._crew = Crew(self._wire)
-        self._tally = Tally(self._crew.count)
+        self._tally = tally_of(self.address.endpoint, self.address.table, self._crew.count)
         weakref.finalize(self, self._tally.flush)
         self._pages = Pages(self._wire)
 

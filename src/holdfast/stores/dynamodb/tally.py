@@ -7,6 +7,7 @@ missing until jobs are counted anew.
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ _PAUSE = 1.0
 
 
 class Tally:
-    """The numbers of one store that are not written yet."""
+    """The numbers that this process has not written yet: one tally for all its stores on one table."""
 
     def __init__(self, write: Callable[[Numbers], None]) -> None:
         self._write = write
@@ -59,3 +60,16 @@ class Tally:
         if numbers and mine:
             with suppress(StoreError):
                 self._write(numbers)
+
+
+_TALLIES: "weakref.WeakValueDictionary[tuple[str | None, str], Tally]" = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def tally_of(endpoint: str | None, table: str, write: Callable[[Numbers], None]) -> Tally:
+    """Give the tally of a table; `write` writes numbers there."""
+    with _LOCK:
+        tally = _TALLIES.get((endpoint, table))
+        if tally is None:
+            tally = _TALLIES[endpoint, table] = Tally(write)
+        return tally
