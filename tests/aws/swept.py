@@ -6,8 +6,10 @@ upkeep; here it makes its round within every claim that SQS has too little for, 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.domain.job import JobRecord
+from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim
 from holdfast.stores.dynamodb import ContractStore
 
@@ -20,7 +22,14 @@ class Swept(ContractStore):
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Claim; if there is room for more, make a round of upkeep and claim again."""
-        claimed = super().claim(want)
+        return self._topped(super().claim(want), want)
+
+    def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
+        """Commit and claim; if there is room for more, make a round of upkeep and claim again."""
+        answers, claimed = super().exchange(moves, want)
+        return answers, self._topped(claimed, want)
+
+    def _topped(self, claimed: list[JobRecord], want: Claim) -> list[JobRecord]:
         if want.id is not None or len(claimed) >= want.limit:
             return claimed
         self.sweep(10_000)

@@ -13,8 +13,8 @@ import pytest
 from boto3.dynamodb.conditions import Key  # type: ignore[import-untyped]
 
 from holdfast.domain import lifecycle
-from holdfast.domain.job import JobRecord, State
-from holdfast.domain.moments import to_datetime
+from holdfast.domain.job import JobRecord, Retention, State
+from holdfast.domain.moments import DAY, to_datetime
 from holdfast.stores.dynamodb import DynamoStore
 from holdfast.testing.conformance import Lab, lab
 from holdfast.testing.lab import DELAY, FLAKY, RETENTION
@@ -98,6 +98,28 @@ def test_a_reader_of_the_scheduled_queue_understands_every_state(bench: Lab) -> 
     assert "completed_at" in items[jobs[State.SUCCEEDED].id]
     assert "completed_at" not in items[jobs[State.DEAD].id]
     assert set().union(*items.values()) >= FIELDS
+
+
+@pytest.mark.parametrize("status", ["cancelled", "completed", "dead_letter"])
+def test_a_job_that_another_program_has_ended_is_kept_as_long_as_others_and_then_purged(
+    bench: Lab, status: str
+) -> None:
+    job, other = bench.job(key="k"), bench.job(delay=90 * DAY)
+    reader = Reader(bench.store.url)
+    [place] = [{name: item[name] for name in ("PK", "SK")} for item in reader.every() if item["SK"].endswith(job.id)]
+    reader.table.update_item(
+        Key=place,
+        UpdateExpression="SET #s = :s",
+        ExpressionAttributeNames={"#s": "status"},
+        ExpressionAttributeValues={":s": status},
+    )
+    kept = Retention().dead if status == "dead_letter" else Retention().cancelled
+    bench.clock.advance(microseconds=kept - 1)
+    assert bench.store.purge(10).jobs == 0
+    bench.clock.advance(microseconds=1)
+    assert bench.store.purge(10).jobs == 1
+    assert bench.store.read([job.id, other.id]) == [None, other]
+    assert bench.job(key="k").id != job.id, "its key is free"
 
 
 def test_the_dedup_record_points_to_where_the_job_is(bench: Lab) -> None:

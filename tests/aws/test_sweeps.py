@@ -96,6 +96,56 @@ def test_the_job_of_a_worker_that_died_runs_again(bench: Lab, outside: Outside) 
     assert (again.id, again.attempt) == (job.id, 2)
 
 
+def entry(outside: Outside, job: JobRecord) -> tuple[str, int]:
+    """Give the entry of a job in the index: why and when somebody is to look at it."""
+    row = outside.rows()[job.id]
+    return row["look"], int(row["look_at"])
+
+
+def test_a_claim_leaves_the_entry_where_it_stands_until_somebody_looks(bench: Lab, outside: Outside) -> None:
+    job = bench.job()
+    [held] = bench.claim(lease=2 * GRACE)
+    assert entry(outside, job) == ("due#00", job.available_at)
+    bench.clock.advance(microseconds=GRACE - 1)
+    rounds(bench)
+    assert entry(outside, job) == ("due#00", job.available_at)
+    bench.clock.advance(microseconds=1)
+    rounds(bench)
+    assert entry(outside, job) == ("held#00", held.lease_expires_at)
+    assert (bench.read(job), outside.number()) == (held, 1)
+
+
+@pytest.mark.parametrize("which", ["the message that upkeep sent", "the first message", "another program's"])
+def test_a_claim_moves_an_entry_that_somebody_has_looked_at(bench: Lab, outside: Outside, which: str) -> None:
+    job = bench.job()
+    if which != "the first message":
+        outside.receive()
+    bench.clock.advance(microseconds=LOST)
+    bench.store.sweep(100)
+    assert entry(outside, job) == ("sent#00", bench.clock.now() + LOST)
+    if which == "another program's":
+        outside.receive()
+        outside.send([body(job)])
+    [held] = bench.claim()
+    assert entry(outside, job) == ("held#00", held.lease_expires_at)
+
+
+def test_a_message_that_comes_again_after_the_lease_tells_of_a_dead_worker(bench: Lab, outside: Outside) -> None:
+    job = bench.job()
+    bench.claim(lease=SECOND)
+    outside.send([body(job)])
+    assert bench.claim(5) == []
+    assert entry(outside, job) == ("due#00", job.available_at), "the lease stands"
+    bench.clock.advance(microseconds=SECOND)
+    assert bench.store.expired(10) == []
+    outside.send([body(job)])
+    assert bench.claim(5) == []
+    [late] = bench.store.expired(10)
+    assert late.id == job.id
+    bench.done(lifecycle.reap(late, bench.clock.now(), RETENTION))
+    assert [again.attempt for again in bench.claim(5)] == [2]
+
+
 def test_a_dead_job_whose_message_never_came_to_the_dead_letter_queue_gets_it(
     bench: Lab, outside: Outside, dumb: pytest.MonkeyPatch
 ) -> None:

@@ -6,19 +6,21 @@ comes from SQS; whether it may have it is decided by the row.
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 
 from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import SECOND, Micros
-from holdfast.domain.move import Answer
+from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
 from holdfast.port.store import Beat, Capabilities, Claim, Finding
 from holdfast.stores.dynamodb import table
 from holdfast.stores.dynamodb.changes import Changes
 from holdfast.stores.dynamodb.contract import Contract
 from holdfast.stores.dynamodb.layout import Layout
-from holdfast.stores.dynamodb.mail import Listener, Mail
+from holdfast.stores.dynamodb.listening import Listener
+from holdfast.stores.dynamodb.mail import Mail
 from holdfast.stores.dynamodb.queue import Queues
 from holdfast.stores.dynamodb.store import DynamoStore
 from holdfast.stores.dynamodb.sweeping import Sweeping
@@ -62,7 +64,7 @@ class ContractStore(DynamoStore):
             self._asked_by_tenants = time.monotonic()
         if want.id is not None or want.limit <= 0 or (want.queues is not None and not want.queues):
             return super().claim(want)
-        if self.address.page or want.tenant is not None:
+        if not self._called(want):
             claimed = super().claim(want)
             with suppress(StoreError):  # it comes again by itself
                 self._mail.judge(want, self.now())
@@ -71,12 +73,50 @@ class ContractStore(DynamoStore):
         with self._counted(wake=False) as changes:
             return self._mail.claim(want, self._crew.paused(), self.now(), changes)
 
+    def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
+        """Commit, then claim. Messages are received while moves are written, and what is to be told of those to SQS is
+        told while jobs are claimed.
+        """
+        if not moves or want.limit <= 0 or not self._called(want):
+            return super().exchange(moves, want)
+        self._open()
+        paused = self._wire.beside(self._crew.paused)
+        heard = [self._wire.beside(self._mail.hear, most) for most in self._mail.asks(want.limit)]
+        told: list[Future[None]] = []
+        self._asked_by_any = time.monotonic()
+
+        def tell(changes: Changes) -> None:
+            told.append(self._wire.beside(self._tell, changes))
+
+        try:
+            with self._counted(tell=tell) as changes:
+                answers = self._settlement.commit(moves, self.now(), changes)
+            for each in heard:
+                each.result()
+            with self._counted(wake=False) as changes:
+                claimed = self._mail.claim(want, paused.result(), self.now(), changes, heard=True)
+        finally:
+            wait([*heard, *told])
+        return answers, claimed
+
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases, and then keep the messages of these jobs hidden for as long."""
         answers = super().heartbeat(beats, lease)
         alive = [beat.id for beat, answer in zip(beats, answers, strict=True) if answer in _GIVEN]
         self._mail.extend(alive, lease // SECOND)
         return answers
+
+    def _called(self, want: Claim) -> bool:
+        """Tell whether messages say which jobs are to be claimed."""
+        anything = want.queues is None or bool(want.queues)
+        return want.id is None and want.tenant is None and not self.address.page and anything
+
+    def expired(self, limit: int) -> list[JobRecord]:
+        """List jobs that time has run out on, also those whose entry stands elsewhere."""
+        found = super().expired(limit)
+        known = {job.id for job in found}
+        lapsed = self._sweeping.lapsed(self.now()) if len(found) < limit else []
+        return [*found, *(job for job in lapsed if job.id not in known)][:limit]
 
     def sweep(self, limit: int) -> int:
         """Send the messages that are owed or lost, and see to the dead-letter queue."""

@@ -11,11 +11,13 @@ taken to be as it is in a job that nobody has touched yet.
 import heapq
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, get_type_hints
 from uuid import UUID
 
-from holdfast.domain.dialects import DIALECTS, timestamp
+from holdfast.domain.dialects import DIALECTS, Dialect, timestamp
 from holdfast.domain.job import Flow, JobRecord, NewJob, State
 from holdfast.domain.moments import MINUTE, Micros, instant
 from holdfast.port.store import Query
@@ -29,7 +31,9 @@ PENDING, QUEUED = "pending", "queued"
 OWED = "owed"
 """It waits for longer than a message can; one is owed when its time comes."""
 DUE = "due"
-"""It waits, and a message was to be sent with the write that let it wait."""
+"""It waits, and a message was to be sent with the write that let it wait; or it was claimed soon after. For most jobs
+all is over before somebody looks, so a claim leaves the entry where it stands: whoever looks moves it.
+"""
 SENT = "sent"
 """It has waited for so long that it was looked at; now it is looked at again from time to time."""
 DYING = "dying"
@@ -95,10 +99,39 @@ _COUNTED_UP = frozenset({"attempts", "version", "token"})
 _NOUNS = {"N": "a whole number", "S": "text", "BOOL": "true or false"}
 
 
+class _Some(NamedTuple):
+    """What is written of a job: the fields of the contract, and those of a record that stand beside them."""
+
+    named: Dialect
+    own: tuple[str, ...]
+
+
+_ALL = _Some(_CONTRACT, _OWN)
+
+
+@lru_cache
+def _some(names: frozenset[str]) -> _Some:
+    """Say what to write if only these fields of a record matter; what is computed from a record always does."""
+    named = {
+        name: field
+        for name, field in _CONTRACT.fields.items()
+        if not isinstance(field.source, str) or field.source in names
+    }
+    return _Some(replace(_CONTRACT, fields=named), tuple(name for name in _OWN if name in names))
+
+
+_text = lru_cache(timestamp)
+
+
 class Contract(NamedTuple):
     """Jobs by their ids; `shards` is the number of partitions that an entry of an index may lie in."""
 
     shards: int
+
+    @property
+    def notes_ends(self) -> bool:
+        """Finished jobs have entries."""
+        return True
 
     def place(self, job: JobRecord) -> Row:
         """Give the key of a job's item."""
@@ -108,12 +141,22 @@ class Contract(NamedTuple):
         """Write a job's item. What is as in an untouched job is left out; so is the workspace of a job without one,
         since an index takes no empty key.
         """
+        return self._written(job, op, _ALL)
+
+    def pair(self, before: JobRecord, after: JobRecord, op: str) -> tuple[Item, Item]:
+        """Write what may differ of the items of a job before and after a change: that is a third of the work."""
+        pairs = zip(JobRecord._fields, before, after, strict=True)
+        some = _some(frozenset(name for name, was, is_ in pairs if was is not is_ and was != is_))
+        return self._written(before, None, some), self._written(after, op, some)
+
+    def _written(self, job: JobRecord, op: str | None, some: "_Some") -> Item:
+        own = {name: value for name in some.own if (value := getattr(job, name)) != _UNTOUCHED[name] or name in _ALWAYS}
         values: dict[str, Any] = {
-            **_CONTRACT.render(job, job.updated_at),
-            **{name: value for name in _OWN if (value := getattr(job, name)) != _UNTOUCHED[name] or name in _ALWAYS},
+            **some.named.render(job, job.updated_at),
+            **own,
             "workspace_id": job.tenant or None,
             "status": STATUSES[job.state],
-            "next_attempt_at": timestamp(job.available_at),
+            "next_attempt_at": _text(job.available_at),
             "flow": None if job.flow is None else json.dumps(job.flow, ensure_ascii=False),
             "op_token": op,
             LISTED: self._listed(job.id),
@@ -168,12 +211,20 @@ class Contract(NamedTuple):
 
     def ours(self, item: Item) -> bool:
         """Tell whether an item is a job of the contract."""
-        return not items.beside(item) and self.strange(item) is None
+        return self.understood(item) is not None
+
+    def understood(self, item: Item) -> JobRecord | None:
+        """Read a job's item if it is one of the contract."""
+        read = None if items.beside(item) else self._judged(item)
+        return read if isinstance(read, JobRecord) else None
 
     def strange(self, item: Item) -> str | None:
         """Say why an item is no job of the contract."""
-        if items.beside(item):
-            return None
+        read = None if items.beside(item) else self._judged(item)
+        return read if isinstance(read, str) else None
+
+    def _judged(self, item: Item) -> JobRecord | str:
+        """Read an item; or say why it is no job of the contract."""
         id_ = item["job_id"]["S"]
         status = item.get("status", {}).get("S")
         if status not in _STATES:
@@ -185,14 +236,14 @@ class Contract(NamedTuple):
         except (KeyError, ValueError):
             return f"The item {id_!r} is no job: it lacks a UUID, a workflow_id or a created_at; it is passed over."
         try:
-            self.record(item)
+            job = self.record(item)
         except (ValueError, TypeError) as error:
             return f"The item {id_!r} is no job: {str(error).removesuffix('.')}; it is passed over."
         try:
             steps_of(item)
         except (KeyError, ValueError, TypeError):
             return f"The item {id_!r} has steps that Holdfast did not write; it is passed over."
-        return None
+        return job
 
     def pointers(self, job: JobRecord) -> list[Item]:
         """Give none."""
@@ -215,12 +266,21 @@ class Contract(NamedTuple):
         for why, until in ((SENT, None), (DUE, upto), (OWED, upto)):
             yield self._walk(wire, why, FOREVER if until is None else until, page)
 
+    def leased(self, wire: Wire, upto: Micros | None = None) -> Iterator[JobRecord]:
+        """Walk through the leased jobs: by the end of their lease, and with all of them, those whose entry their claim
+        has left where it stood.
+        """
+        until = FOREVER if upto is None else upto
+        walks = [self._walk(wire, why, until, 0) for why in ((HELD, DUE) if upto is None else (HELD,))]
+        return (job for walk in walks for job in walk if job.state is State.RUNNING)
+
     def ended(self, wire: Wire, upto: Micros, page: int) -> Iterator[Item]:
         """Walk through the finished jobs that may go."""
         return (item for item in seen(wire, ENDED, upto, page) if self.ours(item))
 
     def _walk(self, wire: Wire, why: str, upto: Micros, page: int) -> Iterator[JobRecord]:
-        return (self.record(item) for item in seen(wire, why, upto, page) if self.ours(item))
+        jobs = map(self.understood, seen(wire, why, upto, page))
+        return (job for job in jobs if job is not None)
 
     def listed(self, wire: Wire, query: Query) -> Iterator[str]:
         """Name all jobs, newest first."""

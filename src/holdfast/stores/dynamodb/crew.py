@@ -3,7 +3,6 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from holdfast.domain.job import State
@@ -11,6 +10,7 @@ from holdfast.domain.moments import Micros
 from holdfast.port.store import ScheduleRecord, WorkerRecord
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.items import Item, Place
+from holdfast.stores.dynamodb.tally import Numbers
 from holdfast.stores.dynamodb.wire import Failed, Wire, op_token
 
 _PAUSED = Place("paused", "queues")
@@ -118,7 +118,7 @@ class Crew:
         """Forget a schedule."""
         return self._wire.delete(_schedule_place(name))
 
-    def count(self, deltas: Mapping[tuple[str, State], int]) -> None:
+    def count(self, deltas: Numbers) -> None:
         """Add to the numbers of jobs by queue and state."""
         changed = [(f"{state.value}#{queue}", number) for (queue, state), number in deltas.items() if number]
         if not changed:

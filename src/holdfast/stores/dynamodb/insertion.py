@@ -1,7 +1,8 @@
 """Storing jobs: each group in one transaction with its keys and credits.
 
-Plain jobs are written without a look: their pointers tell if an id is taken. Groups with keys or credits are decided
-on what is there now, and written under the condition that it still is.
+Plain jobs are written without a look: their pointers tell if an id is taken. So are jobs with keys that are likely to
+be new. If something is there after all, and for credits and steps, a group is decided on what is there now, and written
+under the condition that it still is.
 """
 
 from collections import Counter
@@ -48,16 +49,23 @@ class Insertion:
         ids = [id_ for group in groups for id_, _ in group]
         if all(plain(new) for group in groups for _, new in group) and len(set(ids)) == len(ids):
             return self._store_plain(groups, now, changes)
-        return [self._store_group(group, now, changes) for group in groups]
+        return [self._store_one(group, now, changes) for group in groups]
+
+    def _store_one(self, group: InsertGroup, now: Micros, changes: Changes) -> list[Inserted] | Refusal:
+        """Store a group: without a look, if all that it needs is likely to be free."""
+        if not likely_new(group):
+            return self._store_group(group, now, changes)
+        [answer] = self._store_plain([group], now, changes)
+        return answer
 
     def _store_plain(
         self, groups: Sequence[InsertGroup], now: Micros, changes: Changes
     ) -> list[list[Inserted] | Refusal]:
-        """Store plain jobs: several small groups in one transaction, if nothing of them is there yet."""
+        """Store groups without a look: several small ones in one transaction, if nothing of them is there yet."""
         answers: dict[int, list[Inserted] | Refusal] = {}
         shares: list[list[tuple[int, Entry]]] = [[]]
         for number, group in enumerate(groups):
-            entry = [part for id_, new in group for part in self._records.enter(lifecycle.create(id_, new, now))]
+            entry = [part for id_, new in group for part in self._unseen(lifecycle.create(id_, new, now), new, now)]
             together = [part for _, parts in shares[-1] for part in parts] + entry
             if not fits(together):
                 shares.append([])
@@ -73,6 +81,14 @@ class Insertion:
             else:
                 answers |= {number: self._store_group(groups[number], now, changes) for number in numbers}
         return [answers[number] for number in range(len(groups))]
+
+    def _unseen(self, job: JobRecord, new: NewJob, now: Micros) -> Entry:
+        """Give all items of a job of which nothing is there yet."""
+        parts = self._records.enter(job)
+        if new.key is not None:
+            until = None if new.key_ttl is None else now + new.key_ttl
+            parts.append(taking(items.dedup(new.tenant, new.key), self._records.layout.place(job), job, until, None))
+        return parts
 
     def _written(self, parts: Sequence[Part]) -> bool:
         if not fits(parts):
@@ -209,6 +225,15 @@ def _owner(held: Item | None, owners: dict[str, JobRecord], now: Micros) -> JobR
 def plain(new: NewJob) -> bool:
     """Tell whether a job needs nothing looked up before it is stored."""
     return new.key is None and not new.credits and not new.steps
+
+
+def likely_new(group: InsertGroup) -> bool:
+    """Tell whether a group may be written without a look: a key that stands for one request for ever is seldom asked
+    for twice, and one that is to hold off others while its job is active is asked for again and again.
+    """
+    keys = [(new.tenant, new.key) for _, new in group if new.key is not None]
+    single = len(set(keys)) == len(keys) and len({id_ for id_, _ in group}) == len(group)
+    return single and all(plain(new._replace(key=None)) and new.unique is None for _, new in group)
 
 
 def fund(new: NewJob, account: Account | None, paid: Counter[str]) -> NewJob:

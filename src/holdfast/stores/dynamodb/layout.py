@@ -37,6 +37,11 @@ class Part(NamedTuple):
 class Layout(Protocol):
     """How jobs lie in a table."""
 
+    @property
+    def notes_ends(self) -> bool:
+        """Whether finished jobs are found by entries of the index, so that a note of several is cheaper."""
+        ...
+
     def place(self, job: JobRecord) -> Key:
         """Give the key of a job's item."""
         ...
@@ -45,12 +50,20 @@ class Layout(Protocol):
         """Write a job's item. `op` names the write, so that whoever wrote it recognises its own."""
         ...
 
+    def pair(self, before: JobRecord, after: JobRecord, op: str) -> tuple[Item, Item]:
+        """Write the items of a job before and after a change; what is the same in both may be left out of both."""
+        ...
+
     def record(self, item: Item) -> JobRecord:
         """Read a job's item; a result that is kept apart is left out."""
         ...
 
     def ours(self, item: Item) -> bool:
         """Tell whether an item is a job that this engine understands."""
+        ...
+
+    def understood(self, item: Item) -> JobRecord | None:
+        """Read a job's item if it is one that this engine understands."""
         ...
 
     def pointers(self, job: JobRecord) -> list[Item]:
@@ -67,6 +80,10 @@ class Layout(Protocol):
 
     def waiting(self, wire: Wire, upto: Micros | None, page: int) -> Iterator[Iterator[JobRecord]]:
         """Walk through the jobs that have not ended, by the time they are due: several walks beside each other."""
+        ...
+
+    def leased(self, wire: Wire, upto: Micros | None = None) -> Iterator[JobRecord]:
+        """Walk through the leased jobs whose lease may be over by this time; or through all there are."""
         ...
 
     def ended(self, wire: Wire, upto: Micros, page: int) -> Iterator[Item]:
@@ -98,7 +115,7 @@ def looks(why: str, shards: int) -> list[str]:
 
 def look(why: str, id_: str, shards: int) -> str:
     """Name the partition of the index that holds a job."""
-    return looks(why, shards)[shard(id_, shards)]
+    return f"{why}#{shard(id_, shards):02d}"
 
 
 def seen(wire: Wire, why: str, upto: Micros = FOREVER, page: int = _PAGE) -> Iterator[Item]:

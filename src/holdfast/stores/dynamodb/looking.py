@@ -13,8 +13,9 @@ from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim, Query
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.changes import Changes
+from holdfast.stores.dynamodb.contract import DUE
 from holdfast.stores.dynamodb.items import CREATED, DEADLINES, Item
-from holdfast.stores.dynamodb.layout import FOREVER, HELD, LOOK_AT, seen
+from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.steps import Steps, steps_of
 from holdfast.stores.dynamodb.wire import Failed, Wire, op_token
@@ -66,12 +67,13 @@ class Looking:
         self, id_: str, want: Claim, paused: frozenset[str], now: Micros, changes: Changes
     ) -> list[JobRecord]:
         for _ in range(_ROUNDS):
-            job = self._records.fetch_one(id_) if want.limit > 0 else None
-            if job is None or not lifecycle.runnable(job, now) or job.queue in paused:
+            item = self._records.item(id_) if want.limit > 0 else None
+            job = None if item is None else self._records.layout.record(item)
+            if item is None or job is None or not lifecycle.runnable(job, now) or job.queue in paused:
                 return []
             if want.tenant not in (None, job.tenant):
                 return []
-            if leased := self._lease(job, want, now):
+            if leased := self._lease(job, want, now, item.get(LOOK)):
                 return [_told(job, leased, changes)]
         return []
 
@@ -120,11 +122,18 @@ class Looking:
         except StoreError as error:
             return error
 
-    def _lease(self, job: JobRecord, want: Claim, now: Micros) -> JobRecord | None:
-        """Lease one job, if nobody was quicker."""
+    def _lease(self, job: JobRecord, want: Claim, now: Micros, entry: Item | None = None) -> JobRecord | None:
+        """Lease one job, if nobody was quicker. If its `entry` in the index is known, and nobody has looked at it yet,
+        it stays where it is.
+        """
         leased = lifecycle.claim(job, lease_id=want.lease_id, owner=want.owner, lease=want.lease, now=now)
         op = op_token()
-        change = self._records.change(job, leased, op)
+        stays = entry == items.wire(look(DUE, job.id, self._wire.address.shards))
+        change = self._records.change(job, leased, op, stays=stays)
+        if stays:
+            change["ConditionExpression"] += " AND #look = :look"
+            change["ExpressionAttributeNames"]["#look"] = LOOK
+            change["ExpressionAttributeValues"][":look"] = entry
         new = job.version == 1 and not job.step_cursor  # nothing can have been recorded of it
         if not new:
             change["ReturnValues"] = "ALL_OLD"  # which steps it has
@@ -160,7 +169,7 @@ class Looking:
         """List jobs that time has run out on: leased ones lie by the end of their lease, others by their deadline."""
         by = now - self._wire.address.skew
         late: list[JobRecord] = []
-        for job in self._running(by) if limit > 0 else ():
+        for job in self._records.layout.leased(self._wire, by) if limit > 0 else ():
             if (job.lease_expires_at or 0) > by:
                 self._look_later(job)
             elif len(late) < limit:
@@ -193,13 +202,7 @@ class Looking:
 
     def held_by(self, owner: str) -> list[JobRecord]:
         """List the jobs that an owner has leased."""
-        return [job for job in self._running(FOREVER) if job.lease_owner == owner]
-
-    def _running(self, upto: Micros) -> Iterator[JobRecord]:
-        """Walk through the leased jobs that are to be looked at by this time."""
-        layout = self._records.layout
-        found = (layout.record(item) for item in seen(self._wire, HELD, upto) if layout.ours(item))
-        return (job for job in found if job.state is State.RUNNING)
+        return [job for job in self._records.layout.leased(self._wire) if job.lease_owner == owner]
 
     def purgeable(self, limit: int, now: Micros) -> list[Item]:
         """List the items of finished jobs whose time is over."""

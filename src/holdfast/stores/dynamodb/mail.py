@@ -13,7 +13,7 @@ import string
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -26,14 +26,16 @@ from holdfast.port.store import Claim
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.changes import Changes
 from holdfast.stores.dynamodb.contract import DYING, ENDED, LONGEST_DELAY, PENDING, QUEUED
-from holdfast.stores.dynamodb.items import Row
-from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look
-from holdfast.stores.dynamodb.leasing import Offer, Refused, lease
-from holdfast.stores.dynamodb.queue import Letter, Message, Queues
+from holdfast.stores.dynamodb.items import Item, Row
+from holdfast.stores.dynamodb.layout import HELD, LOOK, LOOK_AT, look
+from holdfast.stores.dynamodb.leasing import Offer, Refused, hold, lease
+from holdfast.stores.dynamodb.queue import BATCH, Letter, Message, Queues
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.wire import Failed, Wire
 
 log = logging.getLogger("holdfast.stores.dynamodb")
+LOOKED = "looked"
+"""The attribute of a message that was sent because somebody looked at its job, which is looked at later now."""
 REASON = "reason"
 """The attribute of a message in the dead-letter queue that tells why it is there, as a code."""
 NO_JOB = "job_not_found"
@@ -41,13 +43,17 @@ NO_ENVELOPE = "bad_envelope"
 _MOST_REMEMBERED = 10_000
 _LONG_DETAIL = 250
 _LONG_GROUP = 128
-_MARGIN = 5
-"""Seconds for which a message stays hidden beyond the lease of its job."""
+_MARGIN = 1
+"""Seconds for which a message stays hidden beyond the lease of its job, and the skew of clocks: when it comes again,
+whoever receives it can tell that the lease is over.
+"""
 _ELSEWHERE = 5
 """Seconds after which a message comes again that is for a worker of another queue."""
 _ASIDE = 900
 """The same for a job whose queue is paused, or that is not understood."""
 _FIRST_HIDE = 30
+_REQUESTS = 4
+"""How many requests for messages are made beside each other."""
 _ROUNDS = 10
 """After so many looks that brought nothing for this worker, a claim leaves the rest of the messages to others."""
 _BRAKE = 20
@@ -74,14 +80,19 @@ class Mail:
         """Messages that a listener received, for the next claim."""
         self._lock = threading.Lock()
         self._empty = 0
+        self._plenty = False
+        """SQS gave all that it was last asked for, so it may have more."""
         self._hide = _FIRST_HIDE
+        self._beyond = math.ceil(wire.address.skew / SECOND) + _MARGIN
         self.room = 1
         """How many messages the next claim is likely to have room for."""
 
-    def post(self, jobs: Iterable[JobRecord], now: Micros) -> None:
-        """Send messages for jobs that may run within the time that a message can wait, then note that they are sent."""
+    def post(self, jobs: Iterable[JobRecord], now: Micros, *, looked: bool = False) -> None:
+        """Send messages for jobs that may run within the time that a message can wait, then note that they are sent.
+        `looked` tells that this is because somebody looked at them.
+        """
         ready = [job for job in jobs if job.state in CLAIMABLE and job.available_at - now <= LONGEST_DELAY]
-        sent = self._queues.send([letter(job, now) for job in ready], self._queues.main)
+        sent = self._queues.send([letter(job, now, looked=looked) for job in ready], self._queues.main)
         self._empty = 0
         queued = [job.id for job, taken in zip(ready, sent, strict=True) if taken and job.state is State.QUEUED]
         self._wire.each(self._note_queued, queued)
@@ -145,30 +156,38 @@ class Mail:
                 self.post(fresh, now)
             if dead:
                 self.bury(dead)
-            if served:
-                self._queues.delete(served)
+            batches = [served[at : at + BATCH] for at in range(0, len(served), BATCH)]
+            self._wire.each(self._queues.delete, batches)
 
     def extend(self, ids: Iterable[str], seconds: int) -> None:
         """Keep the messages of leased jobs from others for as long as their leases."""
         with self._lock:
-            held = [(message, seconds + _MARGIN) for id_ in ids for message in self._hand.get(id_, ())]
+            held = [(message, seconds + self._beyond) for id_ in ids for message in self._hand.get(id_, ())]
         with suppress(StoreError):  # the lease decides
             self._queues.hide(held)
 
-    def claim(self, want: Claim, paused: frozenset[str], now: Micros, changes: Changes) -> list[JobRecord]:
+    def claim(
+        self, want: Claim, paused: frozenset[str], now: Micros, changes: Changes, *, heard: bool = False
+    ) -> list[JobRecord]:
         """Claim the jobs that messages are for, until there is no room or no message. Trouble that comes after some
-        are claimed must not cost them their lease.
+        are claimed must not cost them their lease. `heard` tells that SQS was asked for messages a moment ago.
         """
-        self._hide = math.ceil(want.lease / SECOND) + _MARGIN
+        self._hide = math.ceil(want.lease / SECOND) + self._beyond
         claimed: list[JobRecord] = []
         room = None if want.queues is None else Counter({q: n for q, n in want.queues.items() if n > 0})
         fruitless = 0
         while len(claimed) < want.limit and (room is None or +room) and fruitless < _ROUNDS:
             try:
-                calls, aside = self._sorted(self._receive(want.limit - len(claimed)), want, paused, room)
+                messages = self._receive(want.limit - len(claimed), ask=not heard)
+                calls, aside = self._sorted(messages, want, paused, room)
                 if not calls and not aside:
                     break
+                left = want.limit - len(claimed) - len(calls)
+                asks = self.asks(left) if len(messages) >= BATCH else []
+                ahead = [self._wire.beside(self.hear, ask) for ask in asks]
                 got = self._lease(calls, want, now, changes, room)
+                for each in ahead:
+                    each.result()
             except StoreError:
                 if claimed:
                     break
@@ -209,13 +228,31 @@ class Mail:
             raise trouble
         return claimed
 
-    def _receive(self, most: int) -> list[Message]:
-        """Take what a listener received, and then what SQS has at once."""
+    def asks(self, most: int) -> list[int]:
+        """Say for how many messages to ask SQS ahead of a claim that has room for this many, by request: more than one
+        request only if SQS gave all that the last one asked for.
+        """
+        wanted = most - len(self._waiting)
+        requests = min(math.ceil(wanted / BATCH), _REQUESTS if self._plenty else 1)
+        return [min(wanted - BATCH * number, BATCH) for number in range(requests)]
+
+    def hear(self, most: int) -> None:
+        """Receive messages for the next claim, ahead of it."""
+        found = self._queues.receive(most, hide=self._hide)
+        self._plenty = len(found) >= most
+        with self._lock:
+            self._waiting.extend(found)
+
+    def _receive(self, most: int, *, ask: bool) -> list[Message]:
+        """Take what was received for this claim, and then, if it is to be asked, what SQS has now."""
         with self._lock:
             found = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        if len(found) < most:
+        if ask and len(found) < min(most, BATCH):
             wait = 1 if self._empty >= _BRAKE and not found else 0
-            found += self._queues.receive(most - len(found), hide=self._hide, wait=wait)
+            asked = min(most - len(found), BATCH)
+            more = self._queues.receive(asked, hide=self._hide, wait=wait)
+            self._plenty = len(more) >= asked
+            found += more
         return found
 
     def _sorted(
@@ -227,7 +264,7 @@ class Mail:
         for message in messages:
             queue = unquote(message.attributes.get("queue", "default"))
             try:
-                call = Call(message, Offer(read_envelope(message.body).job_id, queue))
+                call = Call(message, Offer(read_envelope(message.body).job_id, queue, self._fresh(message)))
             except BadEnvelope as error:
                 self._give_up(message, NO_ENVELOPE, str(error))
                 aside.append((message, _ASIDE))
@@ -241,6 +278,13 @@ class Mail:
                 if room is not None:
                     room[queue] -= 1
         return calls, aside
+
+    def _fresh(self, message: Message) -> bool:
+        """Tell whether nobody is likely to have looked at the entry of a message's job: it is as young as that, and it
+        was sent with the write that made its job wait.
+        """
+        attributes, age = message.attributes, time.time() - message.sent
+        return "queue" in attributes and LOOKED not in attributes and age < max(self._wire.address.grace / SECOND, 1)
 
     def _try(self, offer: Offer, want: Claim, now: Micros) -> tuple[JobRecord, JobRecord] | Refused | StoreError:
         """Try to claim one of several: its trouble must not cost the others their lease."""
@@ -269,9 +313,16 @@ class Mail:
             elif job.lease_id == want.lease_id:
                 self._keep(job.id, message)
             else:
+                self._see_to(refusal.item, job, now)
                 later.append((message, self._until(job, now)))
         self._queues.delete(over)
         self._queues.hide(later)
+
+    def _see_to(self, item: Item, job: JobRecord, now: Micros) -> None:
+        """Let a job whose lease is over be seen to now, if it would only be looked at later."""
+        over = job.state is State.RUNNING and (job.lease_expires_at or 0) + self._wire.address.skew <= now
+        if over and item.get(LOOK) != items.wire(look(HELD, job.id, self._wire.address.shards)):
+            hold(self._wire, job)
 
     def _until(self, job: JobRecord, now: Micros) -> int:
         """Give the seconds until a message may find its job runnable."""
@@ -287,7 +338,7 @@ class Mail:
         rows = self._records.layout.fetch(self._wire, [call.offer.id for call in calls])
         layout = self._records.layout
         read = [(call, rows.get(call.offer.id)) for call in calls]
-        refused = [(call, Refused(row, layout.record(row) if row and layout.ours(row) else None)) for call, row in read]
+        refused = [(call, Refused(row, layout.understood(row) if row else None)) for call, row in read]
         self._answer(refused, want, now)
 
     def _give_up(self, message: Message, code: str, detail: str) -> None:
@@ -329,47 +380,11 @@ class Mail:
             self._queues.hide(found)
 
 
-class Listener:
-    """Waits for messages on a thread of its own, while somebody waits for jobs: a long wait costs one request."""
-
-    def __init__(self, mail: Mail, ring: Callable[[], None]) -> None:
-        self._mail = mail
-        self._ring = ring
-        self._wanted = 0.0
-        self._closed = False
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def want(self, seconds: float) -> None:
-        """Listen for at least this long."""
-        self._wanted = time.monotonic() + seconds + 1
-        with self._lock:
-            if not self._closed and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._listen, name="holdfast-messages", daemon=True)
-                self._thread.start()
-
-    def close(self) -> None:
-        """Listen no more; what comes now goes back."""
-        self._closed = True
-        self._mail.hand_back()
-
-    def _listen(self) -> None:
-        try:
-            while not self._closed and time.monotonic() < self._wanted:
-                if self._mail.heard_some or self._mail.room < 1:
-                    time.sleep(0.05)
-                elif self._mail.listen(20):
-                    self._ring()
-        except StoreError:
-            return  # whoever waits asks again
-        if self._closed:
-            self._mail.hand_back()
-
-
-def letter(job: JobRecord, now: Micros) -> Letter:
+def letter(job: JobRecord, now: Micros, *, looked: bool = False) -> Letter:
     """Write the message that starts a job's next attempt."""
     delay = max(math.ceil((job.available_at - now) / SECOND), 0)
-    return Letter(_body(job), delay, _group(job.tenant), (("queue", quote(job.queue, safe="")),))
+    said = (("queue", quote(job.queue, safe="")), *(((LOOKED, "1"),) if looked else ()))
+    return Letter(_body(job), delay, _group(job.tenant), said)
 
 
 def _body(job: JobRecord) -> str:

@@ -18,7 +18,8 @@ LONGEST_HIDE = 12 * 3_600
 RECEIVES = 5
 """How often SQS hands a message out before it puts it into the dead-letter queue by itself."""
 _KEPT = 14 * 24 * 3_600
-_BATCH = 10
+BATCH = 10
+"""The most messages of one request."""
 _TRIES = 3
 _LONGEST_POLL = 20
 
@@ -40,6 +41,8 @@ class Message(NamedTuple):
     receipt: str
     body: str
     attributes: dict[str, str]
+    sent: float = 0.0
+    """When it was sent, in seconds of SQS's own clock; 0 if that is not known."""
 
 
 class Queues:
@@ -91,8 +94,8 @@ class Queues:
     def send(self, letters: Sequence[Letter], to: str) -> list[bool]:
         """Send messages, in order; tell of each whether SQS has taken it."""
         taken = [False] * len(letters)
-        for at in range(0, len(letters), _BATCH):
-            left = list(range(at, min(at + _BATCH, len(letters))))
+        for at in range(0, len(letters), BATCH):
+            left = list(range(at, min(at + BATCH, len(letters))))
             for _ in range(_TRIES):
                 answer = self._batch("send_message_batch", to, [_entry(number, letters[number]) for number in left])
                 for done in answer.get("Successful", ()):
@@ -107,10 +110,11 @@ class Queues:
         answer = self._calls.call(
             "receive_message",
             QueueUrl=self._url(of or self.main),
-            MaxNumberOfMessages=min(most, _BATCH),
+            MaxNumberOfMessages=min(most, BATCH),
             VisibilityTimeout=min(hide, LONGEST_HIDE),
             WaitTimeSeconds=min(wait, _LONGEST_POLL),
             MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["SentTimestamp"],
         )
         return [
             Message(
@@ -118,6 +122,7 @@ class Queues:
                 each["ReceiptHandle"],
                 each.get("Body", ""),
                 {name: said.get("StringValue", "") for name, said in each.get("MessageAttributes", {}).items()},
+                int(each.get("Attributes", {}).get("SentTimestamp", 0)) / 1_000,
             )
             for each in answer.get("Messages", ())
         ]
@@ -136,8 +141,8 @@ class Queues:
         self._all("change_message_visibility_batch", of or self.main, entries)
 
     def _all(self, operation: str, name: str, entries: Sequence[dict[str, Any]]) -> None:
-        for at in range(0, len(entries), _BATCH):
-            some = [{"Id": str(number), **entry} for number, entry in enumerate(entries[at : at + _BATCH])]
+        for at in range(0, len(entries), BATCH):
+            some = [{"Id": str(number), **entry} for number, entry in enumerate(entries[at : at + BATCH])]
             self._batch(operation, name, some)
 
     def _batch(self, operation: str, name: str, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from holdfast.domain.job import TERMINAL, JobRecord, State, StepRecord
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.contract import LISTED, STATUSES
 from holdfast.stores.dynamodb.items import Item, beside
-from holdfast.stores.dynamodb.layout import LOOK_AT, Layout, Part
+from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, Layout, Part
 from holdfast.stores.dynamodb.past import step_item
 from holdfast.stores.dynamodb.steps import Steps, steps_of
 from holdfast.stores.dynamodb.wire import Wire
@@ -22,6 +22,8 @@ __all__ = ["PARTS", "Part", "Records", "absent", "put"]
 
 PARTS = 100
 """How many items one transaction may write."""
+_ENTRY = (LOOK, LOOK_AT)
+"""The entry of a job in the index: written as a whole, since a claim may have left it where it stood."""
 _REMEMBERED = 2_000
 _NONE = Steps()
 _LARGE = 16 * 1024
@@ -122,24 +124,37 @@ class Records:
 
     def found(self, item: Item | None) -> JobRecord | None:
         """Read the item that a failed condition found, if it says all there is of a job."""
-        if not item or not self.layout.ours(item) or "result_apart" in item:
+        if not item or "result_apart" in item or (job := self.layout.understood(item)) is None:
             return None
-        job = self.layout.record(item)
         self.remember(job, steps_of(item))
         return job
 
     def change(
-        self, before: JobRecord, after: JobRecord, op: str, had: Steps = _NONE, has: Steps = _NONE
+        self,
+        before: JobRecord,
+        after: JobRecord,
+        op: str,
+        had: Steps = _NONE,
+        has: Steps = _NONE,
+        *,
+        stays: bool = False,
+        noted: bool = False,
     ) -> dict[str, Any]:
         """Say how an item that stays where it is changes from one record to the next, and from the steps that it had to
-        those that it has.
+        those that it has. `stays` tells that its entry in the index is to stay as it is, wherever it stands; `noted`
+        that it needs none when it has ended.
         """
-        old, new = self.layout.item(before, None) | had.attributes, self.layout.item(after, op) | has.attributes
+        old, new = self.layout.pair(before, after, op)
+        if had is not has:
+            old, new = old | had.attributes, new | has.attributes
         if not before.version:  # another program wrote it, and nobody has listed it yet
             old.pop(LISTED, None)
+        if noted and after.state in TERMINAL:
+            new = {name: value for name, value in new.items() if name not in _ENTRY}
+        kept = stays or _later(before, after) or all(old.get(name) == new.get(name) for name in _ENTRY)
         names, values, sets, removes = _Names(), dict[str, Any](), [], []
         for name, value in new.items():
-            if old.get(name) != value and not (name == LOOK_AT and _later(before, after)):
+            if not kept if name in _ENTRY else old.get(name) != value:
                 sets.append(f"{names.of(name)} = {names.of(name, ':')}")
                 values[names.of(name, ":")] = value
         removes = [names.of(name) for name in old.keys() - new.keys()]
@@ -153,7 +168,7 @@ class Records:
         }
 
     def move(
-        self, before: JobRecord, after: JobRecord, op: str, step: StepRecord | None = None
+        self, before: JobRecord, after: JobRecord, op: str, step: StepRecord | None = None, *, noted: bool = False
     ) -> tuple[list[Part], Steps | None]:
         """Say how a job's items change: in place, or by moving to the key that it has now. With a step that is to be
         recorded: in the item, or apart. Gives the steps that the item has then, too, if they are known.
@@ -168,7 +183,7 @@ class Records:
                 has = had._replace(apart=True)
                 apart = [Part("step", absent(step_item(before.id, step, after.version)))]
         if here == there:
-            change = self.change(before, after, op, had or _NONE, has or _NONE)
+            change = self.change(before, after, op, had or _NONE, has or _NONE, noted=noted)
             parts = [Part("job", {"Update": {"Key": here.key, **change}})]
         else:
             item = layout.item(after, op) | (has or _NONE).attributes
@@ -194,13 +209,15 @@ class Records:
             "ExpressionAttributeValues": guarding,
         }
 
-    def gone(self, job: JobRecord) -> list[Part]:
-        """Say which of a job's items go with it, if it still is as it was read."""
+    def gone(self, item: Item) -> list[Part]:
+        """Say which of a job's items go with the one that was read, if it still is as it was."""
+        job = self.layout.record(item)
         places = [items.place_of(item) for item in self.layout.pointers(job)]
         if job.parent is not None:
             places.append(items.child(job.parent, job.id))
         pointers = [Part("pointer", {"Delete": {"Key": place.key}}) for place in places]
-        return [Part("job", {"Delete": self._as_read(job)}), *pointers]
+        removed = self._as_read(job) | {"Key": items.place_of(item).key}  # one that another program ended did not move
+        return [Part("job", {"Delete": removed}), *pointers]
 
     def enter(self, job: JobRecord, *, apart: bool = False) -> list[Part]:
         """Say which items a new job has; the first of them tells whether the id is taken. `apart` tells that it has

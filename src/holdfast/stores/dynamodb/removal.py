@@ -38,7 +38,7 @@ class Removal:
         sides = list(self._wire.walk(f"of#{job.id}"))
         kept = [job.payload, job.result, *(side["result"]["S"] for side in sides if "result" in side)]
         kept += [step.result for _, step in steps_of(item).inside]
-        parts = [*self._records.gone(job), *self._key(job)]
+        parts = [*self._records.gone(item), *self._key(job)]
         places = [Place(side["PK"]["S"], side["SK"]["S"]) for side in sides]
         near, far = places[: PARTS - len(parts)], places[PARTS - len(parts) :]
         parts += [Part("side", {"Delete": {"Key": place.key}}) for place in near]

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from holdfast.domain.dialects import DIALECTS, timestamp
 from holdfast.domain.errors import StoreUnavailable
-from holdfast.domain.job import TERMINAL, Flow, JobRecord, State
+from holdfast.domain.job import TERMINAL, Flow, JobRecord, Retention, State
 from holdfast.domain.moments import Micros, instant
 from holdfast.port.store import Query
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.items import Item, Place, attributes
-from holdfast.stores.dynamodb.layout import HELD, LOOK, LOOK_AT, Part, look, shard
+from holdfast.stores.dynamodb.layout import FOREVER, HELD, LOOK, LOOK_AT, Part, look, seen, shard
 from holdfast.stores.dynamodb.wire import Wire
 
 SCHEDULED_KEYS = "scheduled#"
@@ -39,6 +39,11 @@ class Scheduled(NamedTuple):
     """Jobs by the time they are due, for a number of shards."""
 
     shards: int
+
+    @property
+    def notes_ends(self) -> bool:
+        """Finished jobs lie by the time they may go."""
+        return False
 
     def partitions(self, of: str = "job") -> list[str]:
         """Name all partitions; with one shard it is named as the scheduled queue names it."""
@@ -80,6 +85,10 @@ class Scheduled(NamedTuple):
             values |= {LOOK: look(HELD, job.id, self.shards), LOOK_AT: job.lease_expires_at or 0}
         return attributes(values)
 
+    def pair(self, before: JobRecord, after: JobRecord, op: str) -> tuple[Item, Item]:
+        """Write both items whole."""
+        return self.item(before, None), self.item(after, op)
+
     def record(self, item: Item) -> JobRecord:
         """Read a job's item."""
         values = items.plain(item)
@@ -87,11 +96,14 @@ class Scheduled(NamedTuple):
         own: dict[str, Any] = {name: values.get(name, JobRecord._field_defaults.get(name)) for name in _OWN}
         own |= {name: values[attribute] for name, attribute in _RENAMED.items()}
         own |= {name: instant(datetime.fromisoformat(values[attribute]), name) for name, attribute in _TIMES.items()}
+        state = _state(values)
+        if state in TERMINAL and own["purge_at"] is None:  # another program has ended it, and says nothing of that
+            own["purge_at"] = own["available_at"] + Retention().of(state)
         return JobRecord(
             **own,
             id=values["job_id"],
             payload=values["payload"],
-            state=_state(values),
+            state=state,
             flow=None if flow is None else Flow(*json.loads(flow)),
             result=values.get("result"),
         )
@@ -99,6 +111,10 @@ class Scheduled(NamedTuple):
     def ours(self, item: Item) -> bool:
         """Tell whether an item of the jobs' partition was written by this engine, and has a status that is known."""
         return "version" in item and "job_id" in item and item.get("status", {}).get("S") in _STATES
+
+    def understood(self, item: Item) -> JobRecord | None:
+        """Read a job's item if it is one of ours."""
+        return self.record(item) if self.ours(item) else None
 
     def pointers(self, job: JobRecord) -> list[Item]:
         """Write a job's pointer, with what lists are filtered by and never changes."""
@@ -144,11 +160,22 @@ class Scheduled(NamedTuple):
             walk = wire.walk(pk, SCHEDULED_KEYS, last, limit=page)
             yield (self.record(item) for item in walk if self.ours(item))
 
+    def leased(self, wire: Wire, upto: Micros | None = None) -> Iterator[JobRecord]:
+        """Walk through the leased jobs: they lie by the end of their lease."""
+        found = seen(wire, HELD, FOREVER if upto is None else upto)
+        jobs = (self.record(item) for item in found if self.ours(item))
+        return (job for job in jobs if job.state is State.RUNNING)
+
     def ended(self, wire: Wire, upto: Micros, page: int) -> Iterator[Item]:
-        """Walk through the finished jobs: they lie by the time they may go."""
+        """Walk through the finished jobs: they lie by the time they may go. One that another program has ended lies
+        where it was due; it is kept for as long as others from then on.
+        """
+        late = items.upto(SCHEDULED_KEYS, max(upto - min(Retention()), 0))
         for pk in self.partitions():
             walk = wire.walk(pk, TERMINAL_KEYS, items.upto(TERMINAL_KEYS, upto), limit=page)
             yield from (item for item in walk if self.ours(item))
+            waiting = wire.walk(pk, SCHEDULED_KEYS, late, limit=page)
+            yield from (item for item in waiting if self.ours(item) and self.record(item).state in TERMINAL)
 
     def listed(self, wire: Wire, query: Query) -> Iterator[str]:
         """Name the jobs that a filter may match, newest first: their pointers lie by id."""

@@ -15,6 +15,7 @@ from holdfast.stores.dynamodb import items, outbox, past
 from holdfast.stores.dynamodb.accounts import Accounts
 from holdfast.stores.dynamodb.bundles import Entry
 from holdfast.stores.dynamodb.changes import Changes
+from holdfast.stores.dynamodb.ends import Ends
 from holdfast.stores.dynamodb.insertion import Insertion, fund, tenants
 from holdfast.stores.dynamodb.items import Item
 from holdfast.stores.dynamodb.records import Part, Records, absent, put
@@ -22,6 +23,8 @@ from holdfast.stores.dynamodb.steps import Steps
 from holdfast.stores.dynamodb.wire import Failed, TooLarge, Wire, op_token
 
 _TRIES = 50
+_NOTE = "note"
+"""What is there already if the end of a job is noted."""
 Decide = Callable[[JobRecord], JobRecord | None]
 """Gives the record to be written, or nothing if there is nothing to change."""
 
@@ -39,16 +42,18 @@ class _Write(NamedTuple):
 class Settlement:
     """How jobs of a table change."""
 
-    def __init__(self, wire: Wire, records: Records, accounts: Accounts, insertion: Insertion) -> None:
+    def __init__(self, wire: Wire, records: Records, accounts: Accounts, insertion: Insertion, ends: Ends) -> None:
         self._wire = wire
+        self._ends = ends
         self._records = records
         self._accounts = accounts
         self._insertion = insertion
 
     def commit(self, moves: Sequence[Move], now: Micros, changes: Changes) -> list[Answer]:
         """Write each move whose guard holds: those of one job in order, and all in order if credits are at stake."""
+        noted = self._ends.note(moves, now)
         if any(move.charged for move in moves):
-            return [self._settle(move, now, changes) for move in moves]
+            return [self._settle(move, now, changes, noted) for move in moves]
         turns: dict[str, list[int]] = defaultdict(list)
         for number, move in enumerate(moves):
             turns[move.id].append(number)
@@ -56,14 +61,14 @@ class Settlement:
 
         def settle(numbers: list[int]) -> None:
             for number in numbers:
-                answers[number] = self._settle(moves[number], now, changes)
+                answers[number] = self._settle(moves[number], now, changes, noted)
 
         self._wire.each(settle, list(turns.values()))
         return [answers[number] for number in range(len(moves))]
 
-    def _settle(self, move: Move, now: Micros, changes: Changes) -> Answer:
+    def _settle(self, move: Move, now: Micros, changes: Changes, noted: frozenset[str]) -> Answer:
         job, sure = self._records.remembered(move.id), False
-        known: set[str] = set()
+        known = {_NOTE} if move.id in noted else set[str]()
         for _ in range(_TRIES):
             if job is None:
                 job, sure = self._records.fetch_one(move.id), True
@@ -142,7 +147,7 @@ class Settlement:
         after = lifecycle.apply(job, move, now)
         fresh = move.step is not None and "step" not in known
         step = StepRecord(move.step or "", move.result, now) if fresh else None
-        parts, steps = self._records.move(job, after, op_token(), step)
+        parts, steps = self._records.move(job, after, op_token(), step, noted=_NOTE in known)
         core = [part for part in parts if part.label not in known]
         if move.signal is not None:
             signal = SignalRecord(*move.signal, now)

@@ -8,8 +8,9 @@ calls in `wire`, how jobs enter, change and leave in `insertion`, `settlement` a
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.domain.errors import BadInput, CommitUnknown, KeyConflict, StoreError, StoreUnavailable
@@ -52,6 +53,7 @@ from holdfast.stores.dynamodb.bell import bell_of
 from holdfast.stores.dynamodb.bundles import Bundles
 from holdfast.stores.dynamodb.changes import Changes
 from holdfast.stores.dynamodb.crew import Crew
+from holdfast.stores.dynamodb.ends import Ends
 from holdfast.stores.dynamodb.insertion import Insertion
 from holdfast.stores.dynamodb.layout import Layout
 from holdfast.stores.dynamodb.looking import Looking
@@ -62,6 +64,7 @@ from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.removal import Removal
 from holdfast.stores.dynamodb.scheduled import Scheduled
 from holdfast.stores.dynamodb.settlement import Settlement
+from holdfast.stores.dynamodb.tally import tally_of
 from holdfast.stores.dynamodb.wire import Wire
 
 
@@ -86,11 +89,14 @@ class DynamoStore:
         self._bundles = Bundles(self._wire)
         self._ledger = Accounts(self._wire)
         self._insertion = Insertion(self._wire, self._records, self._ledger, self._bundles)
-        self._settlement = Settlement(self._wire, self._records, self._ledger, self._insertion)
+        self._ends = Ends(self._wire, self._records.layout)
+        self._settlement = Settlement(self._wire, self._records, self._ledger, self._insertion, self._ends)
         self._adoption = Adoption(self._wire, self._records, self._ledger)
         self._looking = Looking(self._wire, self._records)
         self._outbox = Outbox(self._wire)
         self._crew = Crew(self._wire)
+        self._tally = tally_of(self.address.endpoint, self.address.table, self._crew.count)
+        weakref.finalize(self, self._tally.flush)
         self._pages = Pages(self._wire)
 
     def _layout(self) -> Layout:
@@ -191,6 +197,7 @@ class DynamoStore:
     def counts(self) -> dict[tuple[str, State], int]:
         """Give the numbers of jobs by (queue, state), as they were counted."""
         self._open()
+        self._tally.flush()
         return self._crew.counts()
 
     def open_children(self, parents: Sequence[str]) -> frozenset[str]:
@@ -218,9 +225,12 @@ class DynamoStore:
     def purge(self, limit: int) -> Purged:
         """Remove finished jobs and pages whose time is over."""
         self._open()
+        now = self.now()
         with self._counted() as changes:
-            over = self._looking.purgeable(limit, self.now())
+            notes, over = self._ends.due(limit, now)
+            over += self._looking.purgeable(limit - len(over), now) if len(over) < limit else []
             purged = Removal(self._wire, self._records).purge(over, changes)
+            self._ends.settle(notes, {job.id for job, _ in changes.all if job is not None}, now)
         return purged._replace(pages=self._pages.purge(limit, self.now()))
 
     def grant(self, tenant: str, amount: int, id: str) -> Account | None:  # noqa: A002
@@ -384,6 +394,7 @@ class DynamoStore:
     def check(self) -> Iterator[Finding]:
         """Look for pointers and keys that lead nowhere, and for items that are not ours; count all jobs anew."""
         self._open()
+        self._tally.flush()
         return Removal(self._wire, self._records).check(self._crew)
 
     def backup(self, path: str) -> None:
@@ -394,6 +405,7 @@ class DynamoStore:
     def close(self) -> None:
         """Let go of the threads; waiters leave."""
         self._closed = True
+        self._tally.flush()
         self._wire.close()
         self._bell.ring()
 
@@ -412,8 +424,10 @@ class DynamoStore:
         table.prepare(self._wire, table.SCHEDULED)
 
     @contextmanager
-    def _counted(self, *, wake: bool = True) -> Iterator[Changes]:
-        """Count what changes in a block, and wake whoever waits; a block that fails halfway says so."""
+    def _counted(self, *, wake: bool = True, tell: Callable[[Changes], object] | None = None) -> Iterator[Changes]:
+        """Count what changes in a block, and wake whoever waits; a block that fails halfway says so. `tell` takes the
+        place of `_tell`.
+        """
         changes = Changes()
         try:
             yield changes
@@ -424,9 +438,8 @@ class DynamoStore:
             raise CommitUnknown(msg) from error
         finally:
             if changes.all:
-                with suppress(StoreError):  # numbers are not worth failing for: they need not be exact
-                    self._crew.count(changes.counts())
-                self._tell(changes)
+                self._tally.add(changes.counts())
+                (tell or self._tell)(changes)
                 if wake:
                     self._bell.ring()
 

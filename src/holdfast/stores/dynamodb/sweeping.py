@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from holdfast.domain.dialects import read_envelope
 from holdfast.domain.errors import BadEnvelope
 from holdfast.domain.job import CLAIMABLE, JobRecord, State
-from holdfast.domain.moments import MINUTE, Micros
+from holdfast.domain.moments import MINUTE, SECOND, Micros
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.contract import DUE, DYING, OWED, QUEUED, SENT
 from holdfast.stores.dynamodb.items import Item, Row
 from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look, seen
+from holdfast.stores.dynamodb.leasing import hold
 from holdfast.stores.dynamodb.mail import REASON, Mail
 from holdfast.stores.dynamodb.queue import Message, Queues
 from holdfast.stores.dynamodb.records import Records
@@ -23,6 +24,8 @@ from holdfast.stores.dynamodb.wire import Failed, Wire
 log = logging.getLogger("holdfast.upkeep")
 _LEAD: Micros = 1 * MINUTE
 """How long before its time an owed message is sent, with a delay: it then comes on time."""
+_OFTEN: Micros = 5 * SECOND
+"""The least time between two looks for leases that are over among the jobs that wait, unless `grace` is less."""
 _HIDE = 30
 _PAGE = 1_000
 _MOST = 100
@@ -46,36 +49,52 @@ class Sweeping:
         self._queues = queues
         self._mail = mail
         self._next_look: Micros = 0
+        self._next_lapse: Micros = 0
         self._reported: set[str] = set()
         self._lock = threading.Lock()
 
     def sweep(self, limit: int, paused: frozenset[str], now: Micros) -> int:
         """Make one round; give the number of jobs that were seen to."""
         with self._lock:
-            late = list(islice(self._late(now), limit))
-            dead = [job for item in self._dying(now, limit) if (job := self._record(item)) and job.state is State.DEAD]
+            found = list(islice(self._late(now), limit))
+            late = [each for each in found if each.job.state is not State.RUNNING]
+            held = [each.job for each in found if each.job.state is State.RUNNING]
+            self._wire.each(lambda job: hold(self._wire, job), held)
+            dying = map(self._records.layout.understood, self._dying(now, limit))
+            dead = [job for job in dying if job is not None and job.state is State.DEAD]
             self._mail.bury(dead)
             owing = {each.job.id: each.job for each in late if each.job.queue not in paused and self._owes(each, now)}
-            self._mail.post(owing.values(), now)
+            self._mail.post(owing.values(), now, looked=True)
             self._wire.each(lambda each: self._look_later(each.job, self._when(each.job, owing, paused, now)), late)
             if now >= self._next_look:
                 self._next_look = now + self._wire.address.grace
                 self._reconcile(now)
-            return len(late) + len(dead) if self._wire.address.lost else 0  # with no patience there is no end to it
+            return len(found) + len(dead) if self._wire.address.lost else 0  # with no patience there is no end to it
+
+    def lapsed(self, now: Micros) -> list[JobRecord]:
+        """List the jobs whose lease is over and whose entry their claim has left where it stood, once that is older
+        than `grace`; those that still are leased are looked at later.
+        """
+        address = self._wire.address
+        if now < self._next_lapse:
+            return []
+        self._next_lapse = now + min(address.grace, _OFTEN)
+        found = map(self._records.layout.understood, seen(self._wire, DUE, now - address.grace, _PAGE))
+        running = [job for job in found if job is not None and job.state is State.RUNNING]
+        ends = {job.id: (job.lease_expires_at or 0) + address.skew for job in running}
+        self._wire.each(lambda job: hold(self._wire, job), [job for job in running if ends[job.id] > now])
+        return [job for job in running if ends[job.id] <= now]
 
     def _late(self, now: Micros) -> Iterator[_Late]:
+        """Walk through the jobs that wait for longer than they should, or run for longer than most."""
         for why, upto in ((OWED, now + _LEAD), (DUE, now - self._wire.address.grace), (SENT, now)):
             for item in seen(self._wire, why, upto, _PAGE):
-                job = self._record(item)
-                if job is not None and job.state in CLAIMABLE:
+                job = self._records.layout.understood(item)
+                if job is not None and (job.state in CLAIMABLE or job.state is State.RUNNING):
                     yield _Late(why, item, job)
 
     def _dying(self, now: Micros, limit: int) -> Iterator[Item]:
         return islice(seen(self._wire, DYING, now - self._wire.address.grace), limit)
-
-    def _record(self, item: Item) -> JobRecord | None:
-        layout = self._records.layout
-        return layout.record(item) if layout.ours(item) else None
 
     def _owes(self, late: _Late, now: Micros) -> bool:
         """Tell whether a message is to be sent: a job that is due has been sent one, if it is `queued`."""
@@ -122,7 +141,7 @@ class Sweeping:
             else:
                 over.append(message)
                 again |= {job.id: job} if job.state in CLAIMABLE else {}
-        self._mail.post(again.values(), now)
+        self._mail.post(again.values(), now, looked=True)
         self._queues.delete(over, self._queues.dead)
         self._queues.hide(kept, self._queues.dead)
 

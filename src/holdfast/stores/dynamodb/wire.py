@@ -4,9 +4,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.stores.dynamodb.address import Address
 from holdfast.stores.dynamodb.calls import THREADS, Calls, pauses
@@ -15,6 +15,7 @@ from holdfast.stores.dynamodb.trouble import Failed, TooLarge
 
 __all__ = ["Failed", "Page", "TooLarge", "Wire", "op_token"]
 
+T = TypeVar("T")
 _GETS = 100
 _PUTS = 25
 
@@ -224,6 +225,10 @@ class Wire:
         if len(arguments) <= 1 or getattr(self._inside, "one", False):
             return [do(argument) for argument in arguments]
         return list(self._pool().map(do, arguments))
+
+    def beside(self, do: Callable[..., T], *arguments: Any) -> "Future[T]":
+        """Do something while the caller does something else."""
+        return self._pool().submit(do, *arguments)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
