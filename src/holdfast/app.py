@@ -298,9 +298,8 @@ class Holdfast(Operator):
         if prepared.connection is not None:
             return (await self._aenqueue_on(prepared.connection, (new,)))[0]
         (job,) = self._handles(await inserter.ainsert((new,)))
-        if prepared.debounce is None or not job.duplicate:
-            return job
-        return await asyncio.to_thread(self._debounced, prepared, job)
+        settled = prepared.debounce is None or not job.duplicate
+        return job if settled else await asyncio.to_thread(self._debounced, prepared, job)
 
     def _kept(self, new: NewJob) -> NewJob:
         """Put a payload that is too large for a record where large ones are kept."""
