@@ -91,8 +91,7 @@ class ContractStore(DynamoStore):
         try:
             with self._counted(tell=tell) as changes:
                 answers = self._settlement.commit(moves, self.now(), changes)
-            for each in heard:
-                each.result()
+            wait(heard)
             with self._counted(wake=False) as changes:
                 claimed = self._mail.claim(want, paused.result(), self.now(), changes, heard=True)
         finally:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -186,8 +187,7 @@ class Mail:
                 asks = self.asks(left) if len(messages) >= BATCH else []
                 ahead = [self._wire.beside(self.hear, ask) for ask in asks]
                 got = self._lease(calls, want, now, changes, room)
-                for each in ahead:
-                    each.result()
+                wait(ahead)
             except StoreError:
                 if claimed:
                     break
@@ -237,8 +237,10 @@ class Mail:
         return [min(wanted - BATCH * number, BATCH) for number in range(requests)]
 
     def hear(self, most: int) -> None:
-        """Receive messages for the next claim, ahead of it."""
-        found = self._queues.receive(most, hide=self._hide)
+        """Receive messages for the next claim, ahead of it; if there is trouble, the one after that meets it."""
+        found: list[Message] = []
+        with suppress(StoreError):
+            found = self._queues.receive(most, hide=self._hide)
         self._plenty = len(found) >= most
         with self._lock:
             self._waiting.extend(found)
@@ -248,9 +250,9 @@ class Mail:
         with self._lock:
             found = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         if ask and len(found) < min(most, BATCH):
-            wait = 1 if self._empty >= _BRAKE and not found else 0
+            patience = 1 if self._empty >= _BRAKE and not found else 0
             asked = min(most - len(found), BATCH)
-            more = self._queues.receive(asked, hide=self._hide, wait=wait)
+            more = self._queues.receive(asked, hide=self._hide, wait=patience)
             self._plenty = len(more) >= asked
             found += more
         return found
