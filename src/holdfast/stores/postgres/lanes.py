@@ -19,6 +19,7 @@ from holdfast.domain.limits import ALL, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
 from holdfast.domain.ring import LATER, Cursor, Offer, Ring, rank
 from holdfast.stores.postgres import sql
+from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, Shown, offers
 from holdfast.stores.postgres.marks import START, Lane, Mark
 from holdfast.stores.postgres.pool import Connection
 
@@ -99,6 +100,9 @@ class Look:
         self._more: set[str] = set()
         """Queues in which more stands than could be looked at."""
         self._aside = 0
+        self.strays: set[str] = set()
+        """Queues with lanes in which something due stood in none."""
+        self._ahead: dict[str, Ahead] = {}
         self._fronts: dict[str, list[_Row]] | None = None
 
     def begin(
@@ -108,12 +112,15 @@ class Look:
         locks: bool,
         fresh: Collection[str] = (),
         untidy: Collection[str] = (),
+        strays: Collection[str] = (),
+        hints: Mapping[str, Hint] | None = None,
         recount: bool = True,
     ) -> None:
         """Bring the due jobs of queues where the rules want them, and count what is in use: one trip.
 
         `fresh` are queues that were never looked at by rules; `untidy` those in which something may stand where it
-        should not. `recount` looks for running jobs that are not counted yet.
+        should not. If `hints` are given, lanes are read as well, before they are asked for, and jobs are brought into
+        them first only where there were `strays`. `recount` looks for running jobs that are not counted yet.
         """
         self._room = room
         self._untidy = bool(room.keys() & set(untidy))
@@ -127,10 +134,14 @@ class Look:
             self.ask("add_turns", {"queues": first})
         turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
         out = {queue: self._step_out(plan) for queue, plan in self._plans.items() if queue in untidy}
-        up = {queue: self._line_up(plan) for queue, plan in self._plans.items() if plan.shape}
+        ahead = {queue for queue, plan in self._plans.items() if hints is not None and self._readable(plan)}
+        first_up = {queue for queue, plan in self._plans.items() if plan.shape} - (ahead - {*untidy, *strays})
+        up = {queue: self._line_up(self._plans[queue]) for queue in first_up}
         counted = {of for of, limit in asked if limit.concurrency is not None}
         levels = {(of, limit.per, "") for of, limit in asked if limit.per == "queue" and limit.rate}
-        use = self._ask_use(levels, counted) if asked or not up else None
+        use = self._ask_use(levels, counted) if asked or not (up or ahead) else None
+        read = {queue: Reach.of(room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
+        shown = {queue: self._read_ahead(self._plans[queue], read[queue]) for queue in ahead}
         uncounted = self._ask_uncounted() if counted and recount else None
         for queue, *cursor, paused in turns.fetchall():
             self._cursors[queue] = Cursor(*cursor)
@@ -139,14 +150,41 @@ class Look:
             self._brought(*moved)
         self.tidied = out.keys() - self._more
         running = Counter(self._learn(levels, use)) if use is not None else Counter[str]()
+        for queue, found in shown.items():
+            self._shown(self._plans[queue], read[queue], found.fetchall())
         if uncounted is not None:
             running.update(self._count_in(uncounted.fetchall(), locks=locks))
         self._add_up(running, {(of, limit.per) for of, limit in asked})
 
     def _brought(self, queue: str, moved: Any) -> None:
         ((jobs, self.now),) = moved.fetchall()
+        self.strays |= {queue} if jobs else set()
         if jobs >= BATCH:
             self._more.add(queue)
+
+    def _readable(self, plan: Plan) -> bool:
+        """Tell whether the lanes of a queue can be read before they are asked for."""
+        return bool(plan.shape) and plan.aging is None and not (plan.nested or self.holds or self._search)
+
+    def _read_ahead(self, plan: Plan, read: Reach) -> Any:
+        low, high = (f"{plan.queue}{_BREAK}{end}" for end in plan.span())
+        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, **read._asdict()}
+        return self.ask("round", values, "" if self._lone else "orders_too")
+
+    def _shown(self, plan: Plan, read: Reach, found: Sequence[_Row]) -> None:
+        """Keep the lanes that were read, unless jobs have to be brought into them first."""
+        self.now, stray = found[0][:2]
+        if stray:
+            self._brought(plan.queue, self._line_up(plan))
+            return
+        begin = len(plan.queue) + 1
+        shown = {row[2][begin:]: offers(row[3], row[4], row[5:]) for row in found if row[2] is not None}
+        self._ahead[plan.queue] = Ahead(plan.span(), self._cursors.get(plan.queue, Cursor()), read, shown)
+
+    @property
+    def _lone(self) -> bool:
+        """Whether nothing is compared with jobs of other queues."""
+        return len(self._room) == 1
 
     def gates(self) -> Gates:
         """Give the gates that jobs of these queues must pass."""
@@ -216,7 +254,8 @@ class Look:
 
     def take(self, name: str, values: Mapping[str, Any], part: str = "") -> Any:
         """Send a statement that claims; what it takes is counted, if that is limited."""
-        return self._db.execute(sql.statement(self._schema, name, part, counted=self._counts), values)
+        text = sql.statement(self._schema, name, part, counted=self._counts, alone=self._lone)
+        return self._db.execute(text, {**values, "home": next(iter(self._room), "")})
 
     def held(self) -> dict[str, list[str]]:
         """Name the tenants and kinds that are held back, as parameters."""
@@ -290,13 +329,24 @@ class Look:
         values = {"first": f"{begin}{first}", "until": f"{begin}{until}", "many": many, "each": each, "now": self.now}
         name = "lanes_of" if plan.aging is None else "aging_lanes_of"
         found = self._free(lambda: self.ask(name, values, self._parties).fetchall())
+        self._know_levels(plan, {row[0][len(begin) :] for row in found})
+        return [(row[0][len(begin) :], *row[1:]) for row in found]
+
+    def ahead(self, plan: Plan, first: str, until: str, many: int, each: int) -> Shown | None:
+        """Show lanes that were read before; None if they were not."""
+        ahead = self._ahead.get(plan.queue)
+        shown = None if ahead is None else ahead.lanes(first, until, many, each)
+        if shown:
+            self._know_levels(plan, {lane for lane, _ in shown})
+        return shown
+
+    def _know_levels(self, plan: Plan, lanes: Collection[str]) -> None:
         rates = [(of, limit) for of, limit in plan.limits if limit.rate is not None]
-        who = {limits.split(row[0][len(begin) :]) for row in found} if rates else ()
+        who = {limits.split(lane) for lane in lanes} if rates else ()
         asked = {(of, limit.per, limits.subject(limit, *one)) for of, limit in rates for one in who}
         subjects = {(of, per, subject) for of, per, subject in asked if subject is not None}
         if subjects := subjects - self._levels.keys():
             self._fill_levels(subjects)
-        return [(row[0][len(begin) :], *row[1:]) for row in found]
 
     def front(self, queue: str) -> list[_Row]:
         """Show the best jobs of a queue without lanes; those of all such queues are asked for at once."""
@@ -380,6 +430,9 @@ class _Line:
         """Show lanes."""
         if not self._plan.shape:
             return [("", self._offers(self._look.front(self._plan.queue), each))]
+        ahead = self._look.ahead(self._plan, first, until, many, each)
+        if ahead is not None:
+            return ahead
         shown: dict[str, list[_Row]] = {}
         for row in self._look.lanes(self._plan, first, until, many, each):
             shown.setdefault(row[0], []).append(row)

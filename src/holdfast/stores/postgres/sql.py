@@ -1,5 +1,6 @@
 """The statements, made ready for one schema."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import LiteralString
 
@@ -37,15 +38,27 @@ _READ = "\nUNION ALL\n".join(
 
 
 @cache
-def statement(schema: str, name: str, part: str = "", *, counted: bool = False) -> LiteralString:
+def statement(
+    schema: str,
+    name: str,
+    part: str = "",
+    *,
+    counted: bool = False,
+    alone: bool = False,
+    free: bool = False,
+    draws: bool = False,
+) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
-    moves jobs has a block of its own for where they go, and one that claims may have the jobs `counted`.
+    moves jobs has a block of its own for where they go, and one that claims may have the jobs `counted`; `alone` says
+    that they are of one queue, `free` that none is claimed unless limits are far from full, and `draws` that a token
+    is taken for each.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
-        text = text.replace("{home}", "taken.queue" if name == "claim" else _RAW["home"])
-    return _fill(text, schema, part)
+        text = text.replace("{home}", "taken.queue" if name == "claim" else _RAW["one_home" if alone else "home"])
+    parts = {"free": _RAW["free"] if free else "", "drawn": _RAW["drawn"] if draws else ""}
+    return _fill(text, schema, part, parts)
 
 
 @cache
@@ -74,12 +87,13 @@ def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, .
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
 
 
-def _fill(text: str, schema: str, part: str) -> LiteralString:
+def _fill(text: str, schema: str, part: str, more: Mapping[str, str] | None = None) -> LiteralString:
     untouched = _RAW["waiting_columns"].replace("place.", "untouched.")
     chosen = _RAW[part] if part else ""
     parts = {**_RAW, "read": _READ, "lanes": chosen, "more": chosen, "untouched_columns": untouched}
     columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
-    shared = ("named_lanes", "ranks", "ring", "held", "aside")
-    for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
+    shared = ("named_lanes", "ranks", "ring", "held", "aside", "turned")
+    parts |= more or {"free": "", "drawn": ""}
+    for name in ("lanes", "more", *shared, "free", "drawn", "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)
