@@ -314,7 +314,7 @@ class Ring:
                 self._share = _share(self.most)
             first, many, each = begin, -(-self._left // self._share), max(self._each, self._share)
             while first < until and seen < VISITS:
-                many = min(max(many, 1), VISITS - seen)
+                many, left = min(max(many, 1), VISITS - seen), self._left
                 chunk = self._line.lanes(first, until, many, each)
                 for name, offers in chunk:
                     stand = _Stand(name)
@@ -324,7 +324,7 @@ class Ring:
                 if len(chunk) < many:
                     break
                 first = limits.behind(chunk[-1][0])
-                many *= 2
+                many = 2 * many if self._left == left else min(2 * many, self._left)
 
     def _by_tenants(self) -> Generator[_Visit, bool, None]:
         """Go round tenants whose keys have lanes of their own, until a round brings nothing."""

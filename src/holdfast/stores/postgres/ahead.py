@@ -5,7 +5,7 @@ statement that reads ahead begins there by itself, and shows a few lanes more th
 what was asked for is found out here, and if not, the question is put as usual.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from holdfast.domain import limits
@@ -22,6 +22,8 @@ class Hint(NamedTuple):
     """How many there were, if all were seen."""
     seen: int = 0
     """How many it went through."""
+    shut: bool = False
+    """Whether nothing could go."""
 
 
 class Reach(NamedTuple):
@@ -33,10 +35,10 @@ class Reach(NamedTuple):
     @classmethod
     def of(cls, most: int, hint: Hint) -> Self:
         """Read as much as a claim of so many asks for that begins a round, or as the last one needed; and one lane
-        more, because the one at which the turn stands may have been served.
+        more, because the one at which the turn stands may have been served. Of closed lanes one job is enough.
         """
         many, each = reach(most, hint.lanes)
-        return cls(min(max(many, hint.seen) + 1, VISITS), each)
+        return cls(min(max(many, hint.seen) + 1, VISITS), 1 if hint.shut else each)
 
 
 class Ahead:
@@ -56,8 +58,10 @@ class Ahead:
         else:
             self._known = [(begin, limits.behind(self._names[-1]))]
 
-    def lanes(self, first: str, until: str, many: int, each: int) -> Shown | None:
-        """Answer a ring's question; None if more would have to be known."""
+    def lanes(self, first: str, until: str, many: int, each: int, closed: Callable[[str], bool]) -> Shown | None:
+        """Answer a ring's question; None if more would have to be known. Of lanes that are closed nothing can go,
+        however much of them is shown.
+        """
         end = next((end for begin, end in self._known if begin <= first < end), None)
         if end is None:
             return None
@@ -65,7 +69,7 @@ class Ahead:
         if len(names) < many and end < until:
             return None
         lanes = [(name, self._shown[name]) for name in names]
-        if each > self._each and any(len(offers) >= self._each for _, offers in lanes):
+        if each > self._each and not all(len(offers) < self._each or closed(name) for name, offers in lanes):
             return None
         return [(name, offers[:each]) for name, offers in lanes]
 

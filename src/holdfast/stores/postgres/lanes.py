@@ -19,7 +19,7 @@ from holdfast.domain.limits import ALL, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
 from holdfast.domain.ring import LATER, Cursor, Offer, Ring, rank
 from holdfast.stores.postgres import sql
-from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, Shown, offers
+from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, offers
 from holdfast.stores.postgres.marks import START, Lane, Mark
 from holdfast.stores.postgres.pool import Connection
 
@@ -195,7 +195,7 @@ class Look:
         plan, cursor = self._plans[queue], self._cursors.get(self.turn(queue), Cursor())
         most, tenant = self._room[queue], None if self._search is None else self._search.tenant
         lanes = lanes if tenant is None else 1 if plan.shape == "t" else 0
-        line = _Line(self, plan)
+        line = _Line(self, plan, gates)
         return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant, places=places)
 
     def turn(self, queue: str) -> str:
@@ -329,18 +329,15 @@ class Look:
         values = {"first": f"{begin}{first}", "until": f"{begin}{until}", "many": many, "each": each, "now": self.now}
         name = "lanes_of" if plan.aging is None else "aging_lanes_of"
         found = self._free(lambda: self.ask(name, values, self._parties).fetchall())
-        self._know_levels(plan, {row[0][len(begin) :] for row in found})
+        self.know_levels(plan, {row[0][len(begin) :] for row in found})
         return [(row[0][len(begin) :], *row[1:]) for row in found]
 
-    def ahead(self, plan: Plan, first: str, until: str, many: int, each: int) -> Shown | None:
-        """Show lanes that were read before; None if they were not."""
-        ahead = self._ahead.get(plan.queue)
-        shown = None if ahead is None else ahead.lanes(first, until, many, each)
-        if shown:
-            self._know_levels(plan, {lane for lane, _ in shown})
-        return shown
+    def ahead(self, plan: Plan) -> Ahead | None:
+        """Give the lanes that were read before they were asked for."""
+        return self._ahead.get(plan.queue)
 
-    def _know_levels(self, plan: Plan, lanes: Collection[str]) -> None:
+    def know_levels(self, plan: Plan, lanes: Collection[str]) -> None:
+        """Ask for the buckets of those whose lanes these are."""
         rates = [(of, limit) for of, limit in plan.limits if limit.rate is not None]
         who = {limits.split(lane) for lane in lanes} if rates else ()
         asked = {(of, limit.per, limits.subject(limit, *one)) for of, limit in rates for one in who}
@@ -421,22 +418,28 @@ class Look:
 class _Line:
     """The due jobs of one queue."""
 
-    def __init__(self, look: Look, plan: Plan) -> None:
+    def __init__(self, look: Look, plan: Plan, gates: Gates) -> None:
         self._look = look
         self._plan = plan
+        self._gates = gates
         self._aged = None if plan.aging is None else look.now - plan.aging
 
     def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
         """Show lanes."""
         if not self._plan.shape:
             return [("", self._offers(self._look.front(self._plan.queue), each))]
-        ahead = self._look.ahead(self._plan, first, until, many, each)
-        if ahead is not None:
-            return ahead
+        ahead = self._look.ahead(self._plan)
+        known = None if ahead is None else ahead.lanes(first, until, many, each, self._closed)
+        if known is not None:
+            self._look.know_levels(self._plan, [lane for lane, _ in known])
+            return known
         shown: dict[str, list[_Row]] = {}
         for row in self._look.lanes(self._plan, first, until, many, each):
             shown.setdefault(row[0], []).append(row)
         return [(lane, self._offers(shown[lane], each)) for lane in sorted(shown)]
+
+    def _closed(self, lane: str) -> bool:
+        return self._gates.opening(self._plan, *limits.split(lane)) != self._look.now
 
     def _offers(self, found: Iterable[_Row], each: int) -> list[Offer]:
         aged = self._aged

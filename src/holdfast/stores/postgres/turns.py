@@ -383,7 +383,8 @@ class Turns:
     def _learn_of(self, look: Look, ring: Ring) -> None:
         queue = ring.plan.queue
         if ring.plan.shape:
-            self._hints[queue] = Hint(ring.lanes or self._hints.get(queue, Hint()).lanes, ring.seen)
+            shut = ring.shut and ring.cursor == ring.begun
+            self._hints[queue] = Hint(ring.lanes or self._hints.get(queue, Hint()).lanes, ring.seen, shut)
         if ring.shut and look.whole(queue) and not self.known.plain(queue):
             self._close_until(look, queue, ring.opens_at)
 

@@ -344,7 +344,7 @@ AND CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN TRUE ELSE (
       SELECT 1 FROM {schema}.running
       WHERE running.lane IS NOT NULL AND running.lane >= each.queue || chr(31) AND running.lane < each.queue || chr(32)
       LIMIT CAST(%(running)s AS bigint) + 1
-    ) AS some
+    ) AS counted
   ) <= CAST(%(running)s AS bigint) END
   AND CASE WHEN CAST(%(full_in)s AS bigint) IS NULL THEN TRUE ELSE coalesce((
     SELECT bucket.full_at FROM {schema}.bucket WHERE bucket.queue = each.queue AND bucket.per = 'queue' AND bucket.subject = ''
