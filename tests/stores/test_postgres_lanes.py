@@ -264,7 +264,7 @@ def test_claims_that_go_the_short_way_at_once_do_not_pass_a_limit_together(
 ) -> None:
     """Every claim finds room for itself when it begins; there is not room for all."""
     rule(store, limits=(Limit(concurrency=100),))
-    put(store, 600)
+    put(store, 1_500)
     others = [another() for _ in range(4)]
     for one in others:
         first = take(one, 1)

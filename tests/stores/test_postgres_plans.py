@@ -8,6 +8,7 @@ number of jobs asked for, never on the number stored.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
@@ -139,9 +140,10 @@ def explained(probe: Probe) -> Iterator[list[list[Node]]]:
     caught: list[tuple[str, Any]] = []
 
     def spy(db: psycopg.Connection[Any], query: Any, params: Any = None, **options: Any) -> Any:
-        if params and db is not probe._db and "pg_notify" not in query and ".turn SET" not in query:  # it holds a lock
+        asked = re.sub(r"turned AS \(UPDATE .*\),\n", "", query) if isinstance(query, str) else query  # it holds a lock
+        if params and db is not probe._db and "pg_notify" not in query and ".turn SET" not in asked:
             caught.append((query, params))
-            probe.explain(query, params)
+            probe.explain(asked, params)
         return execute(db, query, params, **options)
 
     probe.seen.clear()

@@ -75,10 +75,8 @@ class Claims:
             return Settlement(db, self._schema, self._given()).complete(completes), []
         claimed = rows.claimed(found.fetchall(), want) if found is not None else []
         if want.id is None and (claimed or spare is None):
-            seconds = (
-                0.0 if spare is not None and front else time.monotonic() - began
-            )  # it may have waited for its turn
-            self.marks.took(claimed, want.limit, seconds, front=front)
+            waited = spare is not None and front  # for its turn, perhaps, which says nothing of what the look cost
+            self.marks.took(claimed, want.limit, 0.0 if waited else time.monotonic() - began, front=front)
         if spare is not None and not claimed:  # nothing is due, or not enough to spare
             return {id_ for (id_,) in done}, self._by_rules(db, (), want)[1]
         return {id_ for (id_,) in done}, claimed

@@ -177,8 +177,8 @@ class Turns:
         return spare(plan, min(most, want.limit))
 
     def lock(self, db: Connection, want: Claim) -> None:
-        """Wait for a turn, and no longer."""
-        db.execute(sql.statement(self._schema, "lock_turns"), {"queues": list(want.queues or ())})
+        """Wait for the turn of a claim from one queue."""
+        db.execute(sql.statement(self._schema, "lock_turn"), {"queue": next(iter(want.queues or ()))})
 
     def claim(self, db: Connection, want: Claim) -> Callable[[], list[JobRecord]]:
         """Claim by the rules, in a transaction of the caller's; what was claimed is given when that is over."""

@@ -47,6 +47,9 @@ SELECT queue, lane, used, share, FALSE FROM {schema}.turn WHERE queue = ANY (CAS
 SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_queue)
 FROM {schema}.turn WHERE queue = ANY (CAST(%(queues)s AS text[])) ORDER BY queue FOR UPDATE
 
+-- name: lock_turn
+SELECT FROM {schema}.turn WHERE queue = %(queue)s FOR UPDATE
+
 -- name: turned
 UPDATE {schema}.turn SET lane = %(lane)s, used = %(used)s, share = %(share)s WHERE queue = %(queue)s
 
@@ -277,12 +280,14 @@ FROM lane LEFT JOIN LATERAL (
 ) AS best ON TRUE
 
 -- name: take
--- Exactly these, if they still stand where they were seen. They travel as one text each, as in `insert`, and are read but once.
+-- Exactly these, if they still stand where they were seen. They travel as one text each, as in `insert`, and are read but once; the ids are
+-- in a hash table, as in `complete`.
 WITH clock AS MATERIALIZED (SELECT CAST(%(now)s AS bigint) AS now),
 picked AS MATERIALIZED (
   SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
   WHERE waiting.ctid = ANY (ARRAY(SELECT CAST(each AS tid) FROM unnest(string_to_array(CAST(%(places)s AS text), ';')) AS each))
-    AND waiting.job_id = ANY (ARRAY(SELECT CAST(each AS uuid) FROM unnest(string_to_array(CAST(%(ids)s AS text), ';')) AS each))
+    AND CASE WHEN waiting.job_id IN (SELECT CAST(each AS uuid) FROM unnest(string_to_array(CAST(%(ids)s AS text), ';')) AS each)
+      THEN true ELSE false END
     AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
   FOR UPDATE SKIP LOCKED
 ),
