@@ -304,7 +304,8 @@ def test_what_the_queue_as_a_whole_cannot_tell_leaves_nothing_to_spare() -> None
     assert spare(Plan("q", limits=(("q", roomy),)), 8) == Spare(0, None, 0)
     assert spare(Plan("q", limits=(("q", roomy),)), 9) is None
     assert spare(Plan("q", limits=(("*", roomy),)), 1) is None
-    assert spare(Plan("q", limits=(("q", roomy), ("q", Limit("tenant", concurrency=9)))), 1) is None
+    assert spare(Plan("q", limits=(("q", roomy), ("q", Limit("tenant", concurrency=6)))), 1) == Spare(4, None, 0)
+    assert spare(Plan("q", limits=(("q", Limit("tenant", rate=(1, SECOND), burst=9)),)), 1) is None
     assert spare(Plan("q", limits=(("q", Limit(rate=(1, SECOND), burst=3)),)), 3) == Spare(None, 0, SECOND)
     assert spare(Plan("q", limits=(("q", Limit(rate=(1, SECOND), burst=3)),)), 4) is None
     assert spare(Plan("q"), 1) is None

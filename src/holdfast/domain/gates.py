@@ -75,7 +75,7 @@ class Spare(NamedTuple):
     """How little of a queue's limits must be in use for no gate to close, whatever starts."""
 
     running: int | None
-    """The most jobs that may be running, if these are limited."""
+    """The most jobs of the queue that may be running, whosever they are, if these are limited."""
     full_in: Micros | None
     """In how long, at the latest, the bucket is to be full again, if a rate is limited."""
     interval: Micros
@@ -86,7 +86,7 @@ def spare(plan: Plan, jobs: int) -> Spare | None:
     """Say when so many jobs of a queue may start whatever they are; None if that cannot be told by what is in use of
     the queue as a whole, or is never so. Whoever finds it so need not ask any gate.
     """
-    if any(of != plan.queue or limit.per != "queue" for of, limit in plan.limits):
+    if any(of != plan.queue or (limit.rate and limit.per != "queue") for of, limit in plan.limits):
         return None
     running = [limit.concurrency - jobs - 1 for _, limit in plan.limits if limit.concurrency is not None]
     rates = [limit for _, limit in plan.limits if limit.rate is not None]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import limits
-from holdfast.domain.gates import Gates, Subject
+from holdfast.domain.gates import Gates, Subject, spare
 from holdfast.domain.job import Flow
 from holdfast.domain.limits import ALL, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
@@ -103,6 +103,8 @@ class Look:
         self.strays: set[str] = set()
         """Queues with lanes in which something due stood in none."""
         self._ahead: dict[str, Ahead] = {}
+        self._roomy: set[str] = set()
+        """Queues of which so few jobs run that no limit can be reached."""
         self._fronts: dict[str, list[_Row]] | None = None
 
     def begin(
@@ -113,6 +115,7 @@ class Look:
         fresh: Collection[str] = (),
         untidy: Collection[str] = (),
         strays: Collection[str] = (),
+        loose: Collection[str] = (),
         hints: Mapping[str, Hint] | None = None,
         recount: bool = True,
     ) -> None:
@@ -120,7 +123,8 @@ class Look:
 
         `fresh` are queues that were never looked at by rules; `untidy` those in which something may stand where it
         should not. If `hints` are given, lanes are read as well, before they are asked for, and jobs are brought into
-        them first only where there were `strays`. `recount` looks for running jobs that are not counted yet.
+        them first only where there were `strays`; what runs is not told apart in queues whose limits are `loose`, as
+        long as they are. `recount` looks for running jobs that are not counted yet.
         """
         self._room = room
         self._untidy = bool(room.keys() & set(untidy))
@@ -139,9 +143,10 @@ class Look:
         up = {queue: self._line_up(self._plans[queue]) for queue in first_up}
         counted = {of for of, limit in asked if limit.concurrency is not None}
         levels = {(of, limit.per, "") for of, limit in asked if limit.per == "queue" and limit.rate}
-        use = self._ask_use(levels, counted) if asked or not (up or ahead) else None
+        few = self._few(ahead & set(loose))
+        use = self._ask_use(levels, counted) if (asked and few is None) or not (up or ahead) else None
         read = {queue: Reach.of(room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
-        shown = {queue: self._read_ahead(self._plans[queue], read[queue]) for queue in ahead}
+        shown = {queue: self._read_ahead(self._plans[queue], read[queue], few) for queue in ahead}
         uncounted = self._ask_uncounted() if counted and recount else None
         for queue, *cursor, paused in turns.fetchall():
             self._cursors[queue] = Cursor(*cursor)
@@ -152,8 +157,12 @@ class Look:
         running = Counter(self._learn(levels, use)) if use is not None else Counter[str]()
         for queue, found in shown.items():
             self._shown(self._plans[queue], read[queue], found.fetchall())
-        if uncounted is not None:
-            running.update(self._count_in(uncounted.fetchall(), locks=locks))
+        new = uncounted.fetchall() if uncounted is not None else None
+        if few is not None and (new or not self._roomy):
+            self._roomy.clear()
+            running = Counter(self._learn(levels, self._ask_use(levels, counted)))
+        if new is not None:
+            running.update(self._count_in(new, locks=locks))
         self._add_up(running, {(of, limit.per) for of, limit in asked})
 
     def _brought(self, queue: str, moved: Any) -> None:
@@ -166,19 +175,30 @@ class Look:
         """Tell whether the lanes of a queue can be read before they are asked for."""
         return bool(plan.shape) and plan.aging is None and not (plan.nested or self.holds or self._search)
 
-    def _read_ahead(self, plan: Plan, read: Reach) -> Any:
+    def _few(self, loose: Collection[str]) -> int | None:
+        """Give how many jobs of the one queue that is looked at may run for none of its gates to close, whatever is
+        taken; None if gates have to be asked.
+        """
+        if not self._lone or not loose:
+            return None
+        [(queue, most)] = self._room.items()
+        found = spare(self._plans[queue], most)
+        return None if found is None or found.full_in is not None else found.running
+
+    def _read_ahead(self, plan: Plan, read: Reach, few: int | None) -> Any:
         low, high = (f"{plan.queue}{_BREAK}{end}" for end in plan.span())
-        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, **read._asdict()}
+        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, "running": few, **read._asdict()}
         return self.ask("round", values, "" if self._lone else "orders_too")
 
     def _shown(self, plan: Plan, read: Reach, found: Sequence[_Row]) -> None:
         """Keep the lanes that were read, unless jobs have to be brought into them first."""
-        self.now, stray = found[0][:2]
+        self.now, stray, few = found[0][:3]
+        self._roomy |= {plan.queue} if few else set()
         if stray:
             self._brought(plan.queue, self._line_up(plan))
             return
         begin = len(plan.queue) + 1
-        shown = {row[2][begin:]: offers(row[3], row[4], row[5:]) for row in found if row[2] is not None}
+        shown = {row[3][begin:]: offers(row[4], row[5], row[6:]) for row in found if row[3] is not None}
         self._ahead[plan.queue] = Ahead(plan.span(), self._cursors.get(plan.queue, Cursor()), read, shown)
 
     @property
@@ -195,6 +215,7 @@ class Look:
         plan, cursor = self._plans[queue], self._cursors.get(self.turn(queue), Cursor())
         most, tenant = self._room[queue], None if self._search is None else self._search.tenant
         lanes = lanes if tenant is None else 1 if plan.shape == "t" else 0
+        plan = plan._replace(limits=()) if queue in self._roomy else plan
         line = _Line(self, plan, gates)
         return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant, places=places)
 

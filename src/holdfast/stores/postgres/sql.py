@@ -94,6 +94,8 @@ def _fill(text: str, schema: str, part: str, more: Mapping[str, str] | None = No
     columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
     shared = ("named_lanes", "ranks", "ring", "held", "aside", "turned")
     parts |= more or {"free": "", "drawn": ""}
-    for name in ("lanes", "more", *shared, "free", "drawn", "read", *columns, "untouched", "envelope"):
+    whose = "each.queue" if parts["free"] else "CAST(%(queue)s AS text)"
+    parts["few"] = _RAW["few"].replace("{whose}", whose)
+    for name in ("lanes", "more", *shared, "free", "drawn", "few", "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)

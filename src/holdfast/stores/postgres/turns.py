@@ -170,11 +170,15 @@ class Turns:
             return None
         if queue not in known.turned or queue in known.left:
             return None
-        if plan.counts and now - self._loose.get(queue, float("-inf")) > _FRESH:
+        if plan.counts and not self._is_loose(queue):
             return None
         if plan.counts and self._given() is None and now - self._counted_at > _FRESH:
             return None
         return spare(plan, min(most, want.limit))
+
+    def _is_loose(self, queue: str) -> bool:
+        """Tell whether the limits of a queue were far from full a moment ago."""
+        return time.monotonic() - self._loose.get(queue, float("-inf")) <= _FRESH
 
     def lock(self, db: Connection, want: Claim) -> None:
         """Wait for the turn of a claim from one queue."""
@@ -351,6 +355,7 @@ class Turns:
             fresh={*room, ALL} - known.turned,
             untidy=untidy,
             strays=self._strays,
+            loose=[queue for queue in room if self._is_loose(queue)],
             hints=self._hints if locks else None,
             recount=recount,
         )
