@@ -273,9 +273,10 @@ class Look:
         """Send a statement."""
         return self._db.execute(sql.statement(self._schema, name, part), values)
 
-    def take(self, name: str, values: Mapping[str, Any], part: str = "") -> Any:
-        """Send a statement that claims; what it takes is counted, if that is limited."""
-        text = sql.statement(self._schema, name, part, counted=self._counts, alone=self._lone)
+    def take(self, name: str, values: Mapping[str, Any], part: str = "", *, counted: bool | None = None) -> Any:
+        """Send a statement that claims; what it takes is counted, if anything of these queues is, or as is said."""
+        counted = self._counts if counted is None else counted
+        text = sql.statement(self._schema, name, part, counted=counted, alone=self._lone)
         return self._db.execute(text, {**values, "home": next(iter(self._room), "")})
 
     def held(self) -> dict[str, list[str]]:

@@ -210,11 +210,8 @@ class Turns:
         rings += [self._ring(look, queue, gates) for queue in plain]
         chosen = [offer.ref for _, offer in choose(rings, want.limit)]
         turned = self._turn(look, rings, chosen=bool(chosen))
-        taken = (
-            look.take("take", {**_lease(want, look), **_places(chosen), **turned}, "turned_too" if turned else "")
-            if chosen
-            else None
-        )
+        values, part = {**_lease(want, look), **_places(chosen), **turned}, "turned_too" if turned else ""
+        taken = look.take("take", values, part) if chosen else None
         look.draw(gates)
 
         def claimed() -> list[JobRecord]:
@@ -232,7 +229,7 @@ class Turns:
         for queue in (queue for queue, most in allowed.items() if most < 1):
             self._close_until(look, queue, gates.opening(plans[queue], "", None))
         values = {**_lease(want, look), "limit": want.limit, "queues": list(allowed), "most": list(allowed.values())}
-        found = look.take("claim", values, "named_lanes")
+        found = look.take("claim", values, "named_lanes", counted=any(plan.counts for plan in plans.values()))
 
         def claimed() -> list[JobRecord]:
             return rows.claimed(found.fetchall(), want)
@@ -388,7 +385,7 @@ class Turns:
     def _learn_of(self, look: Look, ring: Ring) -> None:
         queue = ring.plan.queue
         if ring.plan.shape:
-            shut = ring.shut and ring.cursor == ring.begun
+            shut = ring.shut and ring.seen > 0 and ring.cursor == ring.begun
             self._hints[queue] = Hint(ring.lanes or self._hints.get(queue, Hint()).lanes, ring.seen, shut)
         if ring.shut and look.whole(queue) and not self.known.plain(queue):
             self._close_until(look, queue, ring.opens_at)
