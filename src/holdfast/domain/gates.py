@@ -91,7 +91,7 @@ def spare(plan: Plan, jobs: int) -> Spare | None:
     running = [limit.concurrency - jobs - 1 for _, limit in plan.limits if limit.concurrency is not None]
     rates = [limit for _, limit in plan.limits if limit.rate is not None]
     full_in = [(limit.burst - jobs) * limit.interval for limit in rates]
-    if min((*running, *full_in), default=-1) < 0:
+    if len(rates) > 1 or min((*running, *full_in), default=-1) < 0:
         return None
     return Spare(min(running, default=None), min(full_in, default=None), sum(limit.interval for limit in rates))
 
