@@ -136,7 +136,10 @@ class Look:
         turning |= own
         if first := sorted({*fresh, *own} & (turning | room.keys() if self.holds else turning)):
             self.ask("add_turns", {"queues": first})
-        turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
+        if locks and len(turning) == 1:
+            turns = self.ask("lock_turn", {"queue": next(iter(turning))})
+        else:
+            turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
         out = {queue: self._step_out(plan) for queue, plan in self._plans.items() if queue in untidy}
         ahead = {queue for queue, plan in self._plans.items() if hints is not None and self._readable(plan)}
         first_up = {queue for queue, plan in self._plans.items() if plan.shape} - (ahead - {*untidy, *strays})

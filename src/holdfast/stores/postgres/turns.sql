@@ -48,7 +48,8 @@ SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_que
 FROM {schema}.turn WHERE queue = ANY (CAST(%(queues)s AS text[])) ORDER BY queue FOR UPDATE
 
 -- name: lock_turn
-SELECT FROM {schema}.turn WHERE queue = %(queue)s FOR UPDATE
+-- The same for one queue, the most common case.
+SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_queue) FROM {schema}.turn WHERE queue = %(queue)s FOR UPDATE
 
 -- name: turned
 UPDATE {schema}.turn SET lane = %(lane)s, used = %(used)s, share = %(share)s WHERE queue = %(queue)s
