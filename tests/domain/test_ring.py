@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.gates import Gates, level, refill, tokens
+from holdfast.domain.gates import Gates, Spare, level, refill, spare, tokens
 from holdfast.domain.limits import Limit, Plan, Rule, Rules, split
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.ring import AT_ONCE, VISITS, WINDOW, Cursor, Offer, Ring, choose, rank
@@ -273,3 +273,39 @@ def test_a_job_that_has_aged_goes_before_all_others_oldest_first() -> None:
     jobs = [(-9, NOW - 1, 1), (5, NOW - 70, 2), (0, NOW - 90, 3), (-9, NOW - 80, 4)]
     assert sorted(jobs, key=lambda job: rank(job, NOW - 75)) == [jobs[2], jobs[3], jobs[0], jobs[1]]
     assert sorted(jobs, key=lambda job: rank(job, None)) == [jobs[3], jobs[0], jobs[2], jobs[1]]
+
+
+@given(
+    concurrency=st.none() | st.integers(1, 9),
+    rate=st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    jobs=st.integers(1, 9),
+    running=st.integers(0, 9),
+    full_in=st.none() | st.integers(-2, 12).map(lambda seconds: seconds * SECOND),
+)
+def test_where_there_is_enough_to_spare_every_gate_is_open(
+    concurrency: int | None, rate: tuple[int, int] | None, jobs: int, running: int, full_in: Micros | None
+) -> None:
+    counted = [] if concurrency is None else [Limit(concurrency=concurrency)]
+    paced = [] if rate is None else [Limit(rate=(rate[0], SECOND), burst=rate[1])]
+    plan = Plan("q", limits=tuple(("q", limit) for limit in (*counted, *paced)))
+    found, full_at = spare(plan, jobs), None if full_in is None else NOW + full_in
+    if found is None:
+        return
+    if ((found.running or 0) < running and counted) or ((found.full_in or 0) < (full_in or 0) and paced):
+        return
+    gates = Gates(NOW, lambda _: running, lambda _: full_at)
+    assert gates.room(plan, "", None, jobs) == jobs
+    gates.enter(plan, "", None, jobs)
+    assert gates.drawn == ({("q", "queue", ""): max(NOW, full_at or 0) + jobs * found.interval} if paced else {})
+
+
+def test_what_the_queue_as_a_whole_cannot_tell_leaves_nothing_to_spare() -> None:
+    roomy = Limit(concurrency=9)
+    assert spare(Plan("q", limits=(("q", roomy),)), 8) == Spare(0, None, 0)
+    assert spare(Plan("q", limits=(("q", roomy),)), 9) is None
+    assert spare(Plan("q", limits=(("*", roomy),)), 1) is None
+    assert spare(Plan("q", limits=(("q", roomy), ("q", Limit("tenant", concurrency=6)))), 1) == Spare(4, None, 0)
+    assert spare(Plan("q", limits=(("q", Limit("tenant", rate=(1, SECOND), burst=9)),)), 1) is None
+    assert spare(Plan("q", limits=(("q", Limit(rate=(1, SECOND), burst=3)),)), 3) == Spare(None, 0, SECOND)
+    assert spare(Plan("q", limits=(("q", Limit(rate=(1, SECOND), burst=3)),)), 4) is None
+    assert spare(Plan("q"), 1) is None

@@ -3,6 +3,7 @@ rules are a second old, many jobs that change their places, and who waits for wh
 """
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,9 +18,11 @@ from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention, State
 from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
-from holdfast.port.store import Claim, Page, Query
+from holdfast.port.store import Claim, Page, Query, Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.lanes import BATCH
+from holdfast.testing.clock import ManualClock
 from tests.servers import until
 
 LEASE = MINUTE
@@ -38,21 +41,21 @@ def store(another: Opening) -> PostgresStore:
     return another()
 
 
-def rule(store: PostgresStore, queue: str = "default", **fields: Any) -> None:
+def rule(store: Store, queue: str = "default", **fields: Any) -> None:
     name = limits.page_name("queue", queue)
     found = store.page(limits.BOOK, name)
     body = limits.encoded(Kept(Rule(queue)._replace(**fields)))
     assert store.write_page(Page(limits.BOOK, name, body), found and found.version)
 
 
-def put(store: PostgresStore, jobs: int, **fields: Any) -> list[str]:
+def put(store: Store, jobs: int, **fields: Any) -> list[str]:
     ids = Ids(lambda: time.time_ns() // 1_000_000, lambda bits: int.from_bytes(os.urandom(bits // 8 + 1)) % 2**bits)
     group = [(id_, NewJob("echo", "{}")._replace(**fields)) for id_ in ids.take(jobs)]
     store.insert([group])
     return [id_ for id_, _ in group]
 
 
-def take(store: PostgresStore, limit: int, queue: str = "default") -> list[JobRecord]:
+def take(store: Store, limit: int, queue: str = "default") -> list[JobRecord]:
     return store.claim(Claim("w", os.urandom(8).hex(), LEASE, limit, {queue: limit}))
 
 
@@ -226,3 +229,75 @@ def test_full_buckets_are_removed(store: PostgresStore) -> None:
     store.purge(10)
     with psycopg.connect(store.address.conninfo) as db:
         assert db.execute(f"SELECT count(*) FROM {store.address.schema}.bucket").fetchone() == (0,)
+
+
+def test_far_from_its_limits_a_queue_is_claimed_from_as_the_long_way_does(store: PostgresStore) -> None:
+    """What is counted and what is drawn are the same, and it is known when the limits come near."""
+    clock, long_ways = ManualClock(), 0
+    with closing(PostgresStore(store.url, clock)) as ours, closing(MemoryStore(clock=clock)) as reference:
+        the_long_way = ours._turns.claim
+
+        def counting(*claim: Any) -> Any:
+            nonlocal long_ways
+            long_ways += 1
+            return the_long_way(*claim)
+
+        ours._turns.claim = counting  # type: ignore[assignment, method-assign]
+        both: tuple[Store, Store] = (ours, reference)
+        for one in both:
+            rule(one, limits=(Limit(concurrency=25), Limit(rate=(10, SECOND), burst=30)))
+            put(one, 80)
+        sizes = (1, 5, 5, 2, 5, 5, 5, 7, 5, 1, 9, 5)
+        for number, many in enumerate(sizes):
+            held = [take(one, many) for one in both]
+            assert len(held[0]) == len(held[1])
+            assert ours.standing("default") == reference.standing("default")
+            if number % 3 == 2:
+                for one, jobs in zip(both, held, strict=True):
+                    one.commit([lifecycle.complete(job, None, Retention()) for job in jobs])
+            clock.advance(milliseconds=333)
+        assert 2 <= long_ways < len(sizes)
+
+
+@pytest.mark.parametrize("per", ["queue", "tenant"])
+def test_claims_that_go_the_short_way_at_once_do_not_pass_a_limit_together(
+    per: str, store: PostgresStore, another: Opening
+) -> None:
+    """Every claim finds room for itself when it begins; there is not room for all."""
+    rule(store, limits=(Limit(per, concurrency=100),))
+    put(store, 1_500)
+    others = [another() for _ in range(4)]
+    for one in others:
+        first = take(one, 1)
+        one.commit([lifecycle.complete(job, None, Retention()) for job in first])
+        one._turns.forget()
+        first = take(one, 1)
+        one.commit([lifecycle.complete(job, None, Retention()) for job in first])
+        assert one._turns._is_loose("default")
+    most, over = 0, threading.Event()
+
+    def work(one: PostgresStore, held: list[JobRecord]) -> None:
+        while not over.is_set():
+            moves = [lifecycle.complete(job, None, Retention()) for job in held]
+            held[:] = one.exchange(moves, asked(30))[1]
+
+    hands = [(one, list[JobRecord]()) for one in others]
+    threads = [threading.Thread(target=work, args=hand) for hand in hands]
+    for thread in threads:
+        thread.start()
+    schema, waiting = store.address.schema, 1
+    counts = f"SELECT (SELECT count(*) FROM {schema}.running), (SELECT count(*) FROM {schema}.waiting)"
+    with psycopg.connect(store.address.conninfo, autocommit=True) as db:
+        while waiting and all(thread.is_alive() for thread in threads):
+            ((running, waiting),) = db.execute(counts).fetchall()
+            most = max(most, running)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert waiting == 0
+    assert 30 <= most <= 100
+    assert list(store.check()) == []
+
+
+def asked(limit: int) -> Claim:
+    return Claim("w", os.urandom(8).hex(), LEASE, limit, {"default": limit})

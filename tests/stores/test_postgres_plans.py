@@ -8,6 +8,7 @@ number of jobs asked for, never on the number stored.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
@@ -139,10 +140,11 @@ def explained(probe: Probe) -> Iterator[list[list[Node]]]:
     caught: list[tuple[str, Any]] = []
 
     def spy(cursor: psycopg.Cursor[Any], query: Any, params: Any = None, **options: Any) -> Any:
+        asked = re.sub(r"turned AS \(UPDATE .*\),\n", "", query) if isinstance(query, str) else query  # it holds a lock
         ours = params and cursor.connection is not probe._db
-        if ours and "pg_notify" not in query and ".turn SET" not in query:  # it holds a lock
+        if ours and "pg_notify" not in query and ".turn SET" not in asked:
             caught.append((query, params))
-            probe.explain(query, params, numbered=isinstance(cursor, psycopg.RawCursor))
+            probe.explain(asked, params, numbered=isinstance(cursor, psycopg.RawCursor))
         return execute(cursor, query, params, **options)
 
     probe.seen.clear()

@@ -71,6 +71,31 @@ def refill(limit: Limit, full_at: Micros | None, now: Micros) -> Micros:
     return max(now, level(limit, full_at, now) - (limit.burst - 1) * limit.interval)
 
 
+class Spare(NamedTuple):
+    """How little of a queue's limits must be in use for no gate to close, whatever starts."""
+
+    running: int | None
+    """The most jobs of the queue that may be running, whosever they are, if these are limited."""
+    full_in: Micros | None
+    """In how long, at the latest, the bucket is to be full again, if a rate is limited."""
+    interval: Micros
+    """By how much later it is full again for each job that starts."""
+
+
+def spare(plan: Plan, jobs: int) -> Spare | None:
+    """Say when so many jobs of a queue may start whatever they are; None if that cannot be told by what is in use of
+    the queue as a whole, or is never so. Whoever finds it so need not ask any gate.
+    """
+    if any(of != plan.queue or (limit.rate and limit.per != "queue") for of, limit in plan.limits):
+        return None
+    running = [limit.concurrency - jobs - 1 for _, limit in plan.limits if limit.concurrency is not None]
+    rates = [limit for _, limit in plan.limits if limit.rate is not None]
+    full_in = [(limit.burst - jobs) * limit.interval for limit in rates]
+    if len(rates) > 1 or min((*running, *full_in), default=-1) < 0:
+        return None
+    return Spare(min(running, default=None), min(full_in, default=None), sum(limit.interval for limit in rates))
+
+
 class Gates:
     """The gates of one claim. What passes counts at once for what comes after it."""
 

@@ -71,6 +71,23 @@ def rank(order: Rank, aged_before: Micros | None) -> Rank:
     return (1, *order)
 
 
+def reach(most: int, lanes: int) -> tuple[int, int]:
+    """Give how many lanes a claim looks at first if it begins a round, and how many jobs of each; `lanes` is how many
+    there were, if known. A store that shows so much before it is asked is asked for no more, most of the time.
+    """
+    return -(-most // _share(most)), max(_depth(most, lanes), _share(most))
+
+
+def _share(most: int) -> int:
+    """Give how often a round that is begun by a claim of so many jobs gives a lane its weight."""
+    return max(1, most // AT_ONCE)
+
+
+def _depth(most: int, lanes: int) -> int:
+    """Give how many jobs of each lane are enough, if all have some."""
+    return max(1, -(-most // lanes)) if lanes else 1
+
+
 class _Stand:
     """A lane, as far as it has been looked into."""
 
@@ -147,13 +164,15 @@ class Ring:
         self.shut = False
         """Whether a whole round has shown that nothing more can go."""
         self.lanes = 0
-        """How many lanes were seen."""
+        """How many lanes there are, if all were seen."""
+        self.seen = 0
+        """How many were seen."""
         self._line = line
         self._gates = gates
         self._gated = bool(plan.limits)
         self._now = now
         self.most = most
-        self._each = max(1, -(-most // lanes)) if lanes else 1
+        self._each = _depth(most, lanes)
         self._share = cursor.share
         self._places = {} if places is None else places
         self._place = ""
@@ -247,6 +266,7 @@ class Ring:
         begun = self.begun
         for stand in self._stands():
             stands.append(stand)
+            self.seen = len(stands)
             used = begun.used if stand.name == begun.lane and len(stands) == 1 and self._goes_on(begun) else 0
             yield from self._visit(stand, used, self._weight(stand))
         self.lanes = len(stands)
@@ -289,7 +309,7 @@ class Ring:
             self._share = share
             first, many, each = begin, -(-self._left // share), max(self._each, share)
             while first < until and seen < VISITS:
-                many = min(max(many, 1), VISITS - seen)
+                many, left = min(max(many, 1), VISITS - seen), self._left
                 chunk = self._line.lanes(first, until, many, each)
                 for name, offers in chunk:
                     stand = _Stand(name)
@@ -299,7 +319,7 @@ class Ring:
                 if len(chunk) < many:
                     break
                 first = limits.behind(chunk[-1][0])
-                many *= 2
+                many = 2 * many if self._left == left else min(2 * many, self._left)
 
     def _by_tenants(self) -> Generator[_Visit, bool, None]:
         """Go round tenants whose keys have lanes of their own, until a round brings nothing."""
@@ -325,7 +345,7 @@ class Ring:
         start = low if fresh else self.plan.span(tenant)[0 if goes_on else 1]
         for begin, until, is_new in ((start, high, fresh), (low, start, True)):
             if is_new:
-                self._share = max(1, self.most // AT_ONCE)
+                self._share = _share(self.most)
             first = begin
             while first < until and self._seen < VISITS and (shown := self._line.lanes(first, until, 1, 1)):
                 self._seen += 1

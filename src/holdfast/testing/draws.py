@@ -65,6 +65,9 @@ LIMITS = (
     Limit("key", rate=(1, SECOND), burst=2),
     Limit("tenant", rate=(2, SECOND)),
     Limit(rate=(3, SECOND), burst=3),
+    Limit(concurrency=7),
+    Limit("tenant", concurrency=6),
+    Limit(rate=(9, SECOND), burst=9),
 )
 
 rules = st.builds(

@@ -2,17 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, LiteralString, NamedTuple
 
 from holdfast.domain.errors import StoreError
+from holdfast.domain.gates import Spare
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import rows, sql
+from holdfast.stores.postgres.lanes import GROUP
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.settlement import Settlement, apart, at_once, completed, completing, completion, telling
+from holdfast.stores.postgres.settlement import Settlement, apart, completed, completing, completion, telling
 from holdfast.stores.postgres.trouble import BAD_ROW
 from holdfast.stores.postgres.turns import Turns
 
@@ -46,7 +49,8 @@ class Claims:
     def trip(self, completes: Sequence[Move], want: Claim) -> Done:
         """Complete and claim, in one transaction."""
         narrowed, ruled = self._turns.narrowed(want) if want.limit > 0 else (want, False)
-        way = self._by_rules if ruled else self._by_order
+        spare = self._turns.spare(narrowed) if ruled else None
+        way = self._by_order if not ruled else self._by_rules if spare is None else partial(self._by_spare, spare)
         tries = iter([want.lease_id in self._unanswered])
 
         def work(db: Connection) -> Done:
@@ -97,10 +101,32 @@ class Claims:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
         return done, claimed
 
+    def _by_spare(self, spare: Spare, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
+        """Wait for a turn, and claim by order as long as limits are that far from full; else by rules."""
+        asked = far(self._schema, want, self.marks, self._given(), spare)
+        began = time.monotonic()
+        try:
+            with apart(db), db.pipeline():
+                done = self._complete(db, completes)
+                self._turns.lock(db, want)
+                found = db.execute(asked.statement, asked.parameters)
+        except BAD_ROW:
+            if not completes:
+                raise
+            return Settlement(db, self._schema, self._given()).complete(completes), []
+        ended = completed(completes, done.fetchall()) if completes else set()
+        claimed = rows.claimed(found.fetchall(), want)
+        if not claimed:  # nothing is due, or not enough to spare
+            return ended, self._by_rules(db, (), want)[1]
+        if want.id is None:
+            waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
+            self.marks.took(claimed, want.limit, waited, front=asked.front)
+        return ended, claimed
+
     def _by_rules(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Wait for a turn, and claim in as few trips as there are questions."""
         try:
-            with at_once(db):
+            with apart(db), db.pipeline():
                 done = self._complete(db, completes)
                 claimed = self._turns.claim(db, want)
         except BAD_ROW:
@@ -119,7 +145,7 @@ def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str |
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front."""
     here = time.monotonic()
     lanes, alone = marks.lanes(here), marks.alone(here)
-    shared = {"now": now, "limit": want.limit, "lease_id": want.lease_id, "owner": want.owner, "lease": want.lease}
+    shared = _shared(want, now)
     if want.id is not None:
         return Look(sql.statement(schema, "claim_one", ends=ends), {**shared, "id": want.id}, front=False)
     if lanes is not None and (marked := _wanted(lanes, want)):
@@ -130,15 +156,9 @@ def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str |
                 {**shared, **_lone(lane, most, mark, marks)},
                 front=False,
             )
-        parameters = {
-            **shared,
-            "queues": [lane.queue for lane, _, _ in marked],
-            "most": [most for _, most, _ in marked],
-            "ranks": [lane.rank for lane, _, _ in marked],
-            "mark_ats": [mark.at for _, _, mark in marked],
-            "mark_ids": [mark.id for _, _, mark in marked],
-        }
-        return Look(sql.statement(schema, "claim", "marked_lanes", ends=ends), parameters, front=False)
+        return Look(
+            sql.statement(schema, "claim", "marked_lanes", ends=ends), {**shared, **_marked(marked)}, front=False
+        )
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"
@@ -149,8 +169,37 @@ def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str |
         return Look(
             sql.statement(schema, "claim", "all_lanes", ends=ends), {**shared, "full": list(want.full)}, front=True
         )
-    parameters = {**shared, "queues": list(named), "most": [min(most, want.limit) for most in named.values()]}
-    return Look(sql.statement(schema, "claim", "named_lanes", ends=ends), parameters, front=True)
+    return Look(sql.statement(schema, "claim", "named_lanes", ends=ends), {**shared, **_named(want)}, front=True)
+
+
+def far(schema: str, want: Claim, marks: Marks, now: Micros | None, spare: Spare) -> Look:
+    """Choose the statement that claims from the queue of a rule, as long as its limits leave so much to spare."""
+    counted = spare.running is not None
+    text = partial(sql.statement, schema, "claim", counted=counted, free=True, draws=spare.full_in is not None)
+    shared = {**_shared(want, now), **spare._asdict(), "recount": now is not None and counted, "group": GROUP}
+    lanes = marks.lanes(time.monotonic())
+    if lanes is not None and (marked := _wanted(lanes, want)):
+        return Look(text("marked_lanes"), {**shared, **_marked(marked)}, front=False)
+    return Look(text("named_lanes"), {**shared, **_named(want)}, front=True)
+
+
+def _shared(want: Claim, now: Micros | None) -> dict[str, Any]:
+    return {"now": now, "limit": want.limit, "lease_id": want.lease_id, "owner": want.owner, "lease": want.lease}
+
+
+def _marked(marked: Sequence[tuple[Lane, int, Mark]]) -> dict[str, Any]:
+    return {
+        "queues": [lane.queue for lane, _, _ in marked],
+        "most": [most for _, most, _ in marked],
+        "ranks": [lane.rank for lane, _, _ in marked],
+        "mark_ats": [mark.at for _, _, mark in marked],
+        "mark_ids": [mark.id for _, _, mark in marked],
+    }
+
+
+def _named(want: Claim) -> dict[str, Any]:
+    named = {queue: min(most, want.limit) for queue, most in (want.queues or {}).items() if most > 0}
+    return {"queues": list(named), "most": list(named.values())}
 
 
 def _lone(lane: Lane, most: int, mark: Mark, marks: Marks) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import limits
-from holdfast.domain.gates import Gates, Subject
+from holdfast.domain.gates import Gates, Subject, spare
 from holdfast.domain.job import Flow
 from holdfast.domain.limits import ALL, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
 from holdfast.domain.ring import LATER, Cursor, Offer, Ring, rank
 from holdfast.stores.postgres import sql
+from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, offers
 from holdfast.stores.postgres.marks import START, Lane, Mark
 from holdfast.stores.postgres.pool import Connection
 
@@ -99,6 +100,11 @@ class Look:
         self._more: set[str] = set()
         """Queues in which more stands than could be looked at."""
         self._aside = 0
+        self.strays: set[str] = set()
+        """Queues with lanes in which something due stood in none."""
+        self._ahead: dict[str, Ahead] = {}
+        self._roomy: set[str] = set()
+        """Queues of which so few jobs run that no limit can be reached."""
         self._fronts: dict[str, list[_Row]] | None = None
 
     def begin(
@@ -108,12 +114,17 @@ class Look:
         locks: bool,
         fresh: Collection[str] = (),
         untidy: Collection[str] = (),
+        strays: Collection[str] = (),
+        loose: Collection[str] = (),
+        hints: Mapping[str, Hint] | None = None,
         recount: bool = True,
     ) -> None:
         """Bring the due jobs of queues where the rules want them, and count what is in use: one trip.
 
         `fresh` are queues that were never looked at by rules; `untidy` those in which something may stand where it
-        should not. `recount` looks for running jobs that are not counted yet.
+        should not. If `hints` are given, lanes are read as well, before they are asked for, and jobs are brought into
+        them first only where there were `strays`; what runs is not told apart in queues whose limits are `loose`, as
+        long as they are. `recount` looks for running jobs that are not counted yet.
         """
         self._room = room
         self._untidy = bool(room.keys() & set(untidy))
@@ -125,12 +136,20 @@ class Look:
         turning |= own
         if first := sorted({*fresh, *own} & (turning | room.keys() if self.holds else turning)):
             self.ask("add_turns", {"queues": first})
-        turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
+        if locks and len(turning) == 1:
+            turns = self.ask("lock_turn", {"queue": next(iter(turning))})
+        else:
+            turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
         out = {queue: self._step_out(plan) for queue, plan in self._plans.items() if queue in untidy}
-        up = {queue: self._line_up(plan) for queue, plan in self._plans.items() if plan.shape}
+        ahead = {queue for queue, plan in self._plans.items() if hints is not None and self._readable(plan)}
+        first_up = {queue for queue, plan in self._plans.items() if plan.shape} - (ahead - {*untidy, *strays})
+        up = {queue: self._line_up(self._plans[queue]) for queue in first_up}
         counted = {of for of, limit in asked if limit.concurrency is not None}
         levels = {(of, limit.per, "") for of, limit in asked if limit.per == "queue" and limit.rate}
-        use = self._ask_use(levels, counted) if asked or not up else None
+        few = self._few(ahead & set(loose))
+        use = self._ask_use(levels, counted) if (asked and few is None) or not (up or ahead) else None
+        read = {queue: Reach.of(room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
+        shown = {queue: self._read_ahead(self._plans[queue], read[queue], few) for queue in ahead}
         uncounted = self._ask_uncounted() if counted and recount else None
         for queue, *cursor, paused in turns.fetchall():
             self._cursors[queue] = Cursor(*cursor)
@@ -139,14 +158,56 @@ class Look:
             self._brought(*moved)
         self.tidied = out.keys() - self._more
         running = Counter(self._learn(levels, use)) if use is not None else Counter[str]()
-        if uncounted is not None:
-            running.update(self._count_in(uncounted.fetchall(), locks=locks))
+        for queue, found in shown.items():
+            self._shown(self._plans[queue], read[queue], found.fetchall())
+        new = uncounted.fetchall() if uncounted is not None else None
+        if few is not None and (new or not self._roomy):
+            self._roomy.clear()
+            running = Counter(self._learn(levels, self._ask_use(levels, counted)))
+        if new is not None:
+            running.update(self._count_in(new, locks=locks))
         self._add_up(running, {(of, limit.per) for of, limit in asked})
 
     def _brought(self, queue: str, moved: Any) -> None:
         ((jobs, self.now),) = moved.fetchall()
+        self.strays |= {queue} if jobs else set()
         if jobs >= BATCH:
             self._more.add(queue)
+
+    def _readable(self, plan: Plan) -> bool:
+        """Tell whether the lanes of a queue can be read before they are asked for."""
+        return bool(plan.shape) and plan.aging is None and not (plan.nested or self.holds or self._search)
+
+    def _few(self, loose: Collection[str]) -> int | None:
+        """Give how many jobs of the one queue that is looked at may run for none of its gates to close, whatever is
+        taken; None if gates have to be asked.
+        """
+        if not self._lone or not loose:
+            return None
+        [(queue, most)] = self._room.items()
+        found = spare(self._plans[queue], most)
+        return None if found is None or found.full_in is not None else found.running
+
+    def _read_ahead(self, plan: Plan, read: Reach, few: int | None) -> Any:
+        low, high = (f"{plan.queue}{_BREAK}{end}" for end in plan.span())
+        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, "running": few, **read._asdict()}
+        return self.ask("round", values, "" if self._lone else "orders_too")
+
+    def _shown(self, plan: Plan, read: Reach, found: Sequence[_Row]) -> None:
+        """Keep the lanes that were read, unless jobs have to be brought into them first."""
+        self.now, stray, few = found[0][:3]
+        self._roomy |= {plan.queue} if few else set()
+        if stray:
+            self._brought(plan.queue, self._line_up(plan))
+            return
+        begin = len(plan.queue) + 1
+        shown = {row[3][begin:]: offers(row[4], row[5], row[6:]) for row in found if row[3] is not None}
+        self._ahead[plan.queue] = Ahead(plan.span(), self._cursors.get(plan.queue, Cursor()), read, shown)
+
+    @property
+    def _lone(self) -> bool:
+        """Whether nothing is compared with jobs of other queues."""
+        return len(self._room) == 1
 
     def gates(self) -> Gates:
         """Give the gates that jobs of these queues must pass."""
@@ -157,7 +218,8 @@ class Look:
         plan, cursor = self._plans[queue], self._cursors.get(self.turn(queue), Cursor())
         most, tenant = self._room[queue], None if self._search is None else self._search.tenant
         lanes = lanes if tenant is None else 1 if plan.shape == "t" else 0
-        line = _Line(self, plan)
+        plan = plan._replace(limits=()) if queue in self._roomy else plan
+        line = _Line(self, plan, gates)
         return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant, places=places)
 
     def turn(self, queue: str) -> str:
@@ -214,9 +276,11 @@ class Look:
         """Send a statement."""
         return self._db.execute(sql.statement(self._schema, name, part), values)
 
-    def take(self, name: str, values: Mapping[str, Any], part: str = "") -> Any:
-        """Send a statement that claims; what it takes is counted, if that is limited."""
-        return self._db.execute(sql.statement(self._schema, name, part, counted=self._counts), values)
+    def take(self, name: str, values: Mapping[str, Any], part: str = "", *, counted: bool | None = None) -> Any:
+        """Send a statement that claims; what it takes is counted, if anything of these queues is, or as is said."""
+        counted = self._counts if counted is None else counted
+        text = sql.statement(self._schema, name, part, counted=counted, alone=self._lone)
+        return self._db.execute(text, {**values, "home": next(iter(self._room), "")})
 
     def held(self) -> dict[str, list[str]]:
         """Name the tenants and kinds that are held back, as parameters."""
@@ -290,13 +354,21 @@ class Look:
         values = {"first": f"{begin}{first}", "until": f"{begin}{until}", "many": many, "each": each, "now": self.now}
         name = "lanes_of" if plan.aging is None else "aging_lanes_of"
         found = self._free(lambda: self.ask(name, values, self._parties).fetchall())
+        self.know_levels(plan, {row[0][len(begin) :] for row in found})
+        return [(row[0][len(begin) :], *row[1:]) for row in found]
+
+    def ahead(self, plan: Plan) -> Ahead | None:
+        """Give the lanes that were read before they were asked for."""
+        return self._ahead.get(plan.queue)
+
+    def know_levels(self, plan: Plan, lanes: Collection[str]) -> None:
+        """Ask for the buckets of those whose lanes these are."""
         rates = [(of, limit) for of, limit in plan.limits if limit.rate is not None]
-        who = {limits.split(row[0][len(begin) :]) for row in found} if rates else ()
+        who = {limits.split(lane) for lane in lanes} if rates else ()
         asked = {(of, limit.per, limits.subject(limit, *one)) for of, limit in rates for one in who}
         subjects = {(of, per, subject) for of, per, subject in asked if subject is not None}
         if subjects := subjects - self._levels.keys():
             self._fill_levels(subjects)
-        return [(row[0][len(begin) :], *row[1:]) for row in found]
 
     def front(self, queue: str) -> list[_Row]:
         """Show the best jobs of a queue without lanes; those of all such queues are asked for at once."""
@@ -371,19 +443,28 @@ class Look:
 class _Line:
     """The due jobs of one queue."""
 
-    def __init__(self, look: Look, plan: Plan) -> None:
+    def __init__(self, look: Look, plan: Plan, gates: Gates) -> None:
         self._look = look
         self._plan = plan
+        self._gates = gates
         self._aged = None if plan.aging is None else look.now - plan.aging
 
     def lanes(self, first: str, until: str, many: int, each: int) -> list[tuple[str, list[Offer]]]:
         """Show lanes."""
         if not self._plan.shape:
             return [("", self._offers(self._look.front(self._plan.queue), each))]
+        ahead = self._look.ahead(self._plan)
+        known = None if ahead is None else ahead.lanes(first, until, many, each, self._closed)
+        if known is not None:
+            self._look.know_levels(self._plan, [lane for lane, _ in known])
+            return known
         shown: dict[str, list[_Row]] = {}
         for row in self._look.lanes(self._plan, first, until, many, each):
             shown.setdefault(row[0], []).append(row)
         return [(lane, self._offers(shown[lane], each)) for lane in sorted(shown)]
+
+    def _closed(self, lane: str) -> bool:
+        return self._gates.opening(self._plan, *limits.split(lane)) != self._look.now
 
     def _offers(self, found: Iterable[_Row], each: int) -> list[Offer]:
         aged = self._aged

@@ -53,20 +53,31 @@ _READ = "\nUNION ALL\n".join(
 
 @cache
 def statement(
-    schema: str, name: str, part: str = "", *, counted: bool = False, ends: str | None = None
+    schema: str,
+    name: str,
+    part: str = "",
+    *,
+    counted: bool = False,
+    alone: bool = False,
+    free: bool = False,
+    draws: bool = False,
+    ends: str | None = None,
 ) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
-    moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`, and may complete
-    others first: `ends` is empty then, or names the block of what is told of them.
+    moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`; `alone` says that
+    they are of one queue, `free` that none is claimed unless limits are far from full, and `draws` that a token is
+    taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
-        text = text.replace("{home}", "taken.queue" if name in ("claim", "claim_lone") else _RAW["home"])
+        home = "taken.queue" if name in ("claim", "claim_lone") else _RAW["one_home" if alone else "home"]
+        text = text.replace("{home}", home)
         for place, block in (_ALONE if ends is None else _ENDING).items():
             text = text.replace(f"{{{place}}}", block)
     text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
-    return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
+    parts = {"free": _RAW["free"] if free else "", "drawn": _RAW["drawn"] if draws else ""}
+    return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part, parts)
 
 
 @cache
@@ -95,13 +106,16 @@ def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, .
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
 
 
-def _fill(text: str, schema: str, part: str) -> LiteralString:
+def _fill(text: str, schema: str, part: str, more: Mapping[str, str] | None = None) -> LiteralString:
     untouched = _RAW["waiting_columns"].replace("place.", "untouched.")
     chosen = _RAW[part] if part else ""
     parts = {**_RAW, "read": _READ, "lanes": chosen, "more": chosen, "untouched_columns": untouched}
     columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
-    shared = ("named_lanes", "ranks", "ring", "held", "aside")
-    for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
+    shared = ("named_lanes", "ranks", "ring", "held", "aside", "turned")
+    parts |= more or {"free": "", "drawn": ""}
+    whose = "each.queue" if parts["free"] else "CAST(%(queue)s AS text)"
+    parts["few"] = _RAW["few"].replace("{whose}", whose)
+    for name in ("lanes", "more", *shared, "free", "drawn", "few", "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)
 

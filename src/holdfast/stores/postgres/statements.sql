@@ -145,7 +145,7 @@ wanted (queue, most) AS MATERIALIZED (
 -- name: named_lanes
 RECURSIVE wanted (queue, most) AS MATERIALIZED (
   SELECT each.queue, each.most FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[])) AS each (queue, most)
-  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue) {free}
 ),
 {ranks}
 
@@ -166,7 +166,7 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
   SELECT each.queue, each.most, each.rank, each.mark_at, CAST(each.mark_id AS uuid)
   FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[]), CAST(%(ranks)s AS bigint[]), CAST(%(mark_ats)s AS bigint[]),
               CAST(%(mark_ids)s AS text[])) AS each (queue, most, rank, mark_at, mark_id)
-  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue) {free}
 )
 
 -- name: claim
@@ -285,6 +285,7 @@ held AS (
     (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0), taken.flow, {lane}
   FROM taken
 ),
+{drawn}
 counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
   SELECT gone.queue, each.state, each.jobs

@@ -150,7 +150,7 @@ class PostgresStore:
             late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
             answers = [late.get(move.id, answer) for move, answer in zip(moves, answers, strict=True)]
         if self._turns.known.rules:
-            self._ring(completes)
+            self._bell.ring(set(self._turns.ended({move.queue for move in completes})))
         return answers, claimed
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from holdfast.domain import limits
 from holdfast.domain.excess import Excess, beyond
-from holdfast.domain.gates import Gates, Standing
+from holdfast.domain.gates import Gates, Spare, Standing, spare
 from holdfast.domain.job import JobRecord, NewJob, State
 from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.ring import LATER, Ring, choose
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import lanes, rows, sql
+from holdfast.stores.postgres.ahead import Hint
 from holdfast.stores.postgres.lanes import GROUP, Look, Search
 from holdfast.stores.postgres.marks import Lane, Mark
 from holdfast.stores.postgres.pool import Connection, Pool
@@ -63,7 +64,9 @@ class Turns:
         self._schema = pool.address.schema
         self._given = given
         self.known = Known()
-        self._depths: dict[str, int] = {}
+        self._hints: dict[str, Hint] = {}
+        self._strays: set[str] = set()
+        """Queues with lanes in which, the last time, something due stood in none."""
         self._drained = time.monotonic()
         self._searched: dict[str, dict[Lane, Mark]] = {}
         """Where looks for the jobs of a tenant stopped."""
@@ -154,6 +157,33 @@ class Turns:
         names = (known.rules.rules.keys() | known.left) - want.full - shut
         return want._replace(full=want.full | shut), ruled or known.broad or bool(names)
 
+    def spare(self, want: Claim) -> Spare | None:
+        """Say what must be left of the limits of a queue for a claim to need no other rule; None if it does need one,
+        or if they are not known to be far from full.
+        """
+        known = self.known
+        if want.tenant is not None or want.id is not None or want.queues is None or len(want.queues) != 1:
+            return None
+        [(queue, most)] = want.queues.items()
+        plan, now = known.rules.plan(queue), time.monotonic()
+        if plan is None or plan.shape or plan.aging or known.rules.tenants or known.rules.kinds:
+            return None
+        if queue not in known.turned or queue in known.left:
+            return None
+        if plan.counts and not self._is_loose(queue):
+            return None
+        if plan.counts and self._given() is None and now - self._counted_at > _FRESH:
+            return None
+        return spare(plan, min(most, want.limit))
+
+    def _is_loose(self, queue: str) -> bool:
+        """Tell whether the limits of a queue were far from full a moment ago."""
+        return time.monotonic() - self._loose.get(queue, float("-inf")) <= _FRESH
+
+    def lock(self, db: Connection, want: Claim) -> None:
+        """Wait for the turn of a claim from one queue."""
+        db.execute(sql.statement(self._schema, "lock_turn"), {"queue": next(iter(want.queues or ()))})
+
     def claim(self, db: Connection, want: Claim) -> Callable[[], list[JobRecord]]:
         """Claim by the rules, in a transaction of the caller's; what was claimed is given when that is over."""
         if want.id is not None:
@@ -171,14 +201,17 @@ class Turns:
         gates = look.gates()
         if look.simple():
             return self._claim_best(look, gates, {queue: room[queue] for queue in room.keys() - look.paused}, want)
-        rings = [
-            look.ring(queue, gates, self._depths.get(queue, 0), self._places.setdefault(queue, {}))
-            for queue in sorted(room.keys() - look.paused)
-        ]
+        open_ = sorted(room.keys() - look.paused)
+        plain = [queue for queue in open_ if want.tenant is None and not look.holds and self.known.plain(queue)]
+        rings = [self._ring(look, queue, gates) for queue in open_ if queue not in plain]
+        if plain and all(ring.head() is None for ring in rings):
+            self._turn(look, rings)
+            return self._claim_best(look, gates, {queue: room[queue] for queue in plain}, want)
+        rings += [self._ring(look, queue, gates) for queue in plain]
         chosen = [offer.ref for _, offer in choose(rings, want.limit)]
-        taken = look.take("take", {**_lease(want, look), **_places(chosen)}) if chosen else None
-        for ring in rings:
-            self._turn(look, ring)
+        turned = self._turn(look, rings, chosen=bool(chosen))
+        values, part = {**_lease(want, look), **_places(chosen), **turned}, "turned_too" if turned else ""
+        taken = look.take("take", values, part) if chosen else None
         look.draw(gates)
 
         def claimed() -> list[JobRecord]:
@@ -196,7 +229,7 @@ class Turns:
         for queue in (queue for queue, most in allowed.items() if most < 1):
             self._close_until(look, queue, gates.opening(plans[queue], "", None))
         values = {**_lease(want, look), "limit": want.limit, "queues": list(allowed), "most": list(allowed.values())}
-        found = look.take("claim", values, "named_lanes")
+        found = look.take("claim", values, "named_lanes", counted=any(plan.counts for plan in plans.values()))
 
         def claimed() -> list[JobRecord]:
             return rows.claimed(found.fetchall(), want)
@@ -313,21 +346,47 @@ class Turns:
         look = Look(db, self._schema, known.rules, self._given(), search)
         recount = self._given() is not None or time.monotonic() - self._counted_at > _FRESH
         untidy = known.left - self._tidy
-        look.begin(room, locks=locks, fresh={*room, ALL} - known.turned, untidy=untidy, recount=recount)
+        look.begin(
+            room,
+            locks=locks,
+            fresh={*room, ALL} - known.turned,
+            untidy=untidy,
+            strays=self._strays,
+            loose=[queue for queue in room if self._is_loose(queue)],
+            hints=self._hints if locks else None,
+            recount=recount,
+        )
         self._tidy |= look.tidied
+        if locks:
+            self._strays = (self._strays - room.keys()) | look.strays
         if look.uncounted is not None:
             self._counted_at = float("-inf") if look.uncounted else time.monotonic()
         return look
 
-    def _turn(self, look: Look, ring: Ring) -> None:
-        """Record where a ring stopped; remember for a moment that nothing more can go."""
+    def _ring(self, look: Look, queue: str, gates: Gates) -> Ring:
+        lanes = self._hints.get(queue, Hint()).lanes
+        return look.ring(queue, gates, lanes, self._places.setdefault(queue, {}))
+
+    def _turn(self, look: Look, rings: Sequence[Ring], *, chosen: bool = False) -> dict[str, Any]:
+        """Record where rings stopped; remember for a moment in which nothing more can go. If jobs are to be taken, and
+        one ring went on, the statement that takes them can record it as well: its parameters are given then.
+        """
+        turned = [ring for ring in rings if ring.plan.shape and ring.cursor != ring.begun]
+        written = [{"queue": look.turn(ring.plan.queue), **ring.cursor._asdict()} for ring in turned]
+        for ring in rings:
+            if ring.tenant is None:  # else it says nothing of the others
+                self._learn_of(look, ring)
+        if chosen and len(written) == 1:
+            return written[0]
+        for values in written:
+            look.ask("turned", values)
+        return {}
+
+    def _learn_of(self, look: Look, ring: Ring) -> None:
         queue = ring.plan.queue
-        if ring.plan.shape and ring.cursor != ring.begun:
-            look.ask("turned", {"queue": look.turn(queue), **ring.cursor._asdict()})
-        if ring.tenant is not None:
-            return  # it says nothing of the others
         if ring.plan.shape:
-            self._depths[queue] = ring.lanes or self._depths.get(queue, 0)
+            shut = ring.shut and ring.seen > 0 and ring.cursor == ring.begun
+            self._hints[queue] = Hint(ring.lanes or self._hints.get(queue, Hint()).lanes, ring.seen, shut)
         if ring.shut and look.whole(queue) and not self.known.plain(queue):
             self._close_until(look, queue, ring.opens_at)
 

@@ -47,6 +47,10 @@ SELECT queue, lane, used, share, FALSE FROM {schema}.turn WHERE queue = ANY (CAS
 SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_queue)
 FROM {schema}.turn WHERE queue = ANY (CAST(%(queues)s AS text[])) ORDER BY queue FOR UPDATE
 
+-- name: lock_turn
+-- The same for one queue, the most common case.
+SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_queue) FROM {schema}.turn WHERE queue = %(queue)s FOR UPDATE
+
 -- name: turned
 UPDATE {schema}.turn SET lane = %(lane)s, used = %(used)s, share = %(share)s WHERE queue = %(queue)s
 
@@ -196,6 +200,62 @@ RECURSIVE ring (path, place, job_id, rank, available_at, goes, nth) AS (
   ) AS next WHERE ring.nth < CAST(%(many)s AS integer)
 )
 
+-- name: round
+-- So many lanes of a queue before they are asked for, once round from where its turn stands, and the best jobs of each; with the time, and
+-- whether something is due that stands in no lane yet, and whether few jobs of the queue run (`domain.gates.Spare`), if asked.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
+begin (path) AS MATERIALIZED (
+  SELECT greatest(CAST(%(low)s AS text), (SELECT queue || chr(31) || lane FROM {schema}.turn WHERE queue = CAST(%(queue)s AS text))) COLLATE "C"
+),
+ahead (path, nth) AS (
+  (SELECT queue, 1 FROM {schema}.waiting WHERE queue >= (SELECT path FROM begin) AND queue < CAST(%(high)s AS text) ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT next.queue, ahead.nth + 1 FROM ahead CROSS JOIN LATERAL (
+    SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue > ahead.path AND waiting.queue < CAST(%(high)s AS text)
+    ORDER BY waiting.queue LIMIT 1
+  ) AS next WHERE ahead.nth < CAST(%(many)s AS integer)
+),
+again (path, nth) AS (
+  (SELECT queue, (SELECT count(*) FROM ahead) + 1 FROM {schema}.waiting
+   WHERE queue >= CAST(%(low)s AS text) AND queue < least((SELECT path FROM begin), CAST(%(high)s AS text))
+     AND (SELECT count(*) FROM ahead) < CAST(%(many)s AS integer) ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT next.queue, again.nth + 1 FROM again CROSS JOIN LATERAL (
+    SELECT waiting.queue FROM {schema}.waiting
+    WHERE waiting.queue > again.path AND waiting.queue < least((SELECT path FROM begin), CAST(%(high)s AS text)) ORDER BY waiting.queue LIMIT 1
+  ) AS next WHERE again.nth < CAST(%(many)s AS integer)
+),
+stray (rank, available_at) AS (
+  (SELECT rank, available_at FROM {schema}.waiting WHERE queue = CAST(%(queue)s AS text) ORDER BY queue, rank, available_at LIMIT 1)
+  UNION ALL
+  SELECT next.* FROM stray CROSS JOIN LATERAL (
+    SELECT waiting.rank, waiting.available_at FROM {schema}.waiting WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank > stray.rank
+    ORDER BY waiting.queue, waiting.rank, waiting.available_at LIMIT 1
+  ) AS next WHERE stray.available_at > (SELECT now FROM clock)
+)
+SELECT clock.now, (SELECT coalesce(bool_or(available_at <= clock.now), FALSE) FROM stray), {few}, lane.path, best.*
+FROM clock LEFT JOIN (SELECT path FROM ahead UNION ALL SELECT path FROM again) AS lane ON TRUE
+LEFT JOIN LATERAL (
+  SELECT string_agg(CAST(first.place AS text), ';'), string_agg(CAST(first.job_id AS text), ';'){more} FROM (
+    SELECT waiting.ctid AS place, waiting.job_id, waiting.rank, waiting.available_at FROM {schema}.waiting
+    WHERE waiting.queue = lane.path AND waiting.available_at <= clock.now
+      AND (waiting.expires_at IS NULL OR waiting.expires_at > clock.now)
+    ORDER BY waiting.queue, waiting.rank, waiting.available_at, waiting.job_id LIMIT CAST(%(each)s AS integer)
+  ) AS first
+) AS best ON TRUE
+
+-- name: few
+CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN FALSE ELSE (
+    SELECT count(*) FROM (
+      SELECT 1 FROM {schema}.running
+      WHERE running.lane IS NOT NULL AND running.lane >= {whose} || chr(31) AND running.lane < {whose} || chr(32)
+      LIMIT CAST(%(running)s AS bigint) + 1
+    ) AS counted
+  ) <= CAST(%(running)s AS bigint) END
+
+-- name: orders_too
+, string_agg(first.rank || ' ' || first.available_at, ';')
+
 -- name: lanes_of
 -- The lanes, with the best jobs of each. If one is enough and the first may go, no more is looked at.
 WITH {ring}
@@ -230,16 +290,26 @@ FROM lane LEFT JOIN LATERAL (
 ) AS best ON TRUE
 
 -- name: take
--- Exactly these, if they still stand where they were seen. They travel as one text each, as in `insert`, and are read but once.
+-- Exactly these, if they still stand where they were seen. They travel as one text each, as in `insert`, and are read but once; the ids are
+-- in a hash table, as in `complete`.
 WITH clock AS MATERIALIZED (SELECT CAST(%(now)s AS bigint) AS now),
 picked AS MATERIALIZED (
   SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
   WHERE waiting.ctid = ANY (ARRAY(SELECT CAST(each AS tid) FROM unnest(string_to_array(CAST(%(places)s AS text), ';')) AS each))
-    AND waiting.job_id = ANY (ARRAY(SELECT CAST(each AS uuid) FROM unnest(string_to_array(CAST(%(ids)s AS text), ';')) AS each))
+    AND CASE WHEN waiting.job_id IN (SELECT CAST(each AS uuid) FROM unnest(string_to_array(CAST(%(ids)s AS text), ';')) AS each)
+      THEN true ELSE false END
     AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
   FOR UPDATE SKIP LOCKED
 ),
+{more}
 {taken}
+
+-- name: turned_too
+turned AS ({turned}),
+
+-- name: one_home
+-- The same, of jobs of one queue.
+CAST(%(home)s AS text)
 
 -- name: home
 -- The queue of a job that may wait in a lane.
@@ -280,6 +350,28 @@ SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()), (
     ) AS held GROUP BY held.lane
   ) AS counted
 )
+
+-- name: free
+-- Only while so few run, and the bucket is so full, that every job that is claimed may start (`domain.gates.Spare`). Those that were claimed
+-- before the rule was known are looked for if asked.
+AND CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN TRUE ELSE {few} END
+  AND CASE WHEN CAST(%(full_in)s AS bigint) IS NULL THEN TRUE ELSE coalesce((
+    SELECT bucket.full_at FROM {schema}.bucket WHERE bucket.queue = each.queue AND bucket.per = 'queue' AND bucket.subject = ''
+  ), 0) <= coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(full_in)s AS bigint) END
+  AND CASE WHEN CAST(%(recount)s AS boolean) THEN (
+    SELECT count(*) FROM {schema}.running WHERE running.lane IS NULL AND running.queue = each.queue
+  ) = 0 ELSE TRUE END
+
+-- name: drawn
+-- What was taken from a bucket that was full enough.
+drawn AS (
+  INSERT INTO {schema}.bucket (queue, per, subject, full_at)
+  SELECT taken.queue, 'queue', '', greatest(clock.now, (
+      SELECT bucket.full_at FROM {schema}.bucket WHERE bucket.queue = taken.queue AND bucket.per = 'queue' AND bucket.subject = ''
+    )) + count(*) * CAST(%(interval)s AS bigint)
+  FROM taken, clock GROUP BY taken.queue, clock.now
+  ON CONFLICT (queue, per, subject) DO UPDATE SET full_at = excluded.full_at
+),
 
 -- name: uncounted
 -- Jobs that were claimed before a rule was known, and run.
