@@ -227,7 +227,7 @@ class Worker:
             self._trips += 1
         moves = [attempt.outcome for attempt in batch if attempt.outcome is not None]
         sent = self._clock.monotonic()
-        if self._pace.quick:
+        if self._pace.quick and self.held:
             self._busy.set()
         claimed: list[JobRecord] = []
         answers: list[Answer] = []
