@@ -1,6 +1,8 @@
 """A worker that drains: what others hold is waited for, but not for ever."""
 
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 from holdfast import Holdfast
@@ -52,3 +54,17 @@ def test_a_drain_ends_though_another_worker_is_at_work_for_long(tmp_path: Path, 
         assert job.result(LONG) is None
     busy.close()
     draining.close()
+
+
+def test_a_drain_of_quick_jobs_ends_when_the_last_is_done(postgres_url: str) -> None:
+    """The two trips that a worker makes at once must not go on keeping each other from seeing that nothing is left."""
+    with closing(Holdfast(postgres_url)) as app:
+
+        @app.job
+        def noop() -> None: ...
+
+        app.enqueue_many([noop.prepare() for _ in range(2_000)])
+        begun = time.monotonic()
+        app.run_worker(until_idle=True)
+        assert time.monotonic() - begun < LONG / 2
+        assert app.counts().unfinished == 0

@@ -59,7 +59,7 @@ class Attempt:
         self.settled = False
         """Set once an outcome has been handed in; whoever comes later hands in nothing."""
         self.outcome: Move | None = None
-        """What was handed in."""
+        """What is handed in, until it has been answered; None if nothing may be written."""
         self.abandoned = False
         """Set when the attempt was settled although its handler does not stop: its slot has been given to another."""
         self.stop: Stop | None = None

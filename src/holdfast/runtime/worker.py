@@ -226,8 +226,9 @@ class Worker:
             self._handed += len(batch)
             self._trips += 1
         moves = [attempt.outcome for attempt in batch if attempt.outcome is not None]
+        told = [attempt.job for attempt in batch if attempt.outcome] if any(move.events for move in moves) else []
         sent = self._clock.monotonic()
-        if self._pace.quick:
+        if self._pace.quick and self.held:
             self._busy.set()
         claimed: list[JobRecord] = []
         answers: list[Answer] = []
@@ -255,8 +256,8 @@ class Worker:
                 self._settle(batch, answers)
             if claimed:
                 self._dispatch(claimed, sent)
-        if any(move.events for move in moves):
-            self._tend(batch, moves, answers)
+        if told:
+            self._tend(told, moves, answers)
         if want is not None:
             self._shed()
         return len(claimed)
@@ -293,15 +294,16 @@ class Worker:
     def _settle(self, batch: list[Attempt], answers: list[Answer]) -> None:
         if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
             held = self.held
+            if self.watch is not None:
+                self.watch.settled([(attempt, attempt.outcome) for attempt in batch if attempt.outcome is not None])
             for attempt in batch:
+                attempt.outcome = None
                 if held.get(attempt.job.id) is attempt:  # the other trip may have claimed its job again meanwhile
                     del held[attempt.job.id]
-            if self.watch is not None:
-                self.watch.settled([(one, one.outcome) for one in batch if one.outcome is not None])
             return
         replies = iter(answers)
         for attempt in batch:
-            move = attempt.outcome
+            move, attempt.outcome = attempt.outcome, None
             answer = Answer.OK if move is None else next(replies)
             if answer in (Answer.CANCEL_REQUESTED, Answer.UNPAID):
                 attempt.settled = False
@@ -321,11 +323,10 @@ class Worker:
             return self._executor.unpaid(attempt)
         return lifecycle.settle_cancel(attempt.job, self._settings.retention)
 
-    def _tend(self, batch: list[Attempt], moves: list[Move], answers: list[Answer]) -> None:
+    def _tend(self, jobs: list[JobRecord], moves: list[Move], answers: list[Answer]) -> None:
         """Do for families what the ends of their members ask for; if that fails, upkeep does it."""
-        jobs = (attempt.job for attempt in batch if attempt.outcome is not None)
-        told = zip(jobs, moves, answers, strict=True)
-        written = [(job, move) for job, move, answer in told if answer is Answer.OK]
+        ends = zip(jobs, moves, answers, strict=True)
+        written = [(job, move) for job, move, answer in ends if answer is Answer.OK]
         try:
             tend(self._store, self._settings.retention, written, public=self._settings.events)
         except StoreError as error:
