@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from holdfast.client.settings import settings
 from holdfast.domain import lifecycle
@@ -103,3 +104,20 @@ def test_jobs_are_taken_back_once_a_store_that_was_away_is_there_again() -> None
     undertaker.close()
     [attempt] = store.attempts("job")
     assert attempt.code == lifecycle.LEASE_EXPIRED
+
+
+def test_a_child_starts_in_the_folder_it_is_to_start_in_as_long_as_that_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    code = f"import os; open({str(tmp_path / 'told')!r}, 'a').write(os.getcwd() + chr(10)); raise SystemExit(2)"
+    for _ in range(2):
+        Supervisor(
+            command=lambda worker_id, pipe: python(code),  # noqa: ARG005
+            processes=1,
+            store=MemoryStore(),
+            settings=settings(grace=1),
+            folder=str(folder),
+        ).run()
+        if folder.exists():
+            folder.rmdir()
+    assert (tmp_path / "told").read_text().splitlines() == [str(folder), str(Path.cwd())]

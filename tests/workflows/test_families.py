@@ -373,3 +373,17 @@ def test_a_parent_that_is_woken_early_goes_on_waiting(holdfast: TestHoldfast) ->
     holdfast.advance(minutes=1)
     holdfast.run_until_idle()
     assert job.result() == [1, 2]
+
+
+def test_a_parent_of_one_child_is_explained_as_such(holdfast: TestHoldfast) -> None:
+    @holdfast.job
+    def child() -> None: ...
+
+    @holdfast.workflow
+    async def parent(number: int, ctx: Context) -> None:
+        await ctx.gather([child.using(run_after=60).prepare() for _ in range(number)])
+
+    one, two = parent.enqueue(1), parent.enqueue(2)
+    holdfast.run_until_idle()
+    assert one.explain().text == "It waits for its child to end, which wakes it."
+    assert two.explain().text == "It waits for its 2 children to end; the last one wakes it."

@@ -114,7 +114,8 @@ def _waits(job: JobRecord, now: int) -> Explanation | None:
         return None
     until = "" if job.available_at - now > HORIZON // 2 else f", for another {_span(job.available_at - now)} at most"
     if flow.awaits.startswith("$"):
-        text = f"It waits for its {flow.children} children to end; the last one wakes it."
+        whom = "its child to end, which" if flow.children == 1 else f"its {flow.children} children to end; the last one"
+        text = f"It waits for {whom} wakes it."
         return _because("children", text, children=flow.children)
     return _because("signal", f"It waits for the signal {flow.awaits!r}{until}.", signal=flow.awaits)
 

@@ -75,8 +75,8 @@ class Supervisor:
     """Keeps `processes` children up until told to stop, or until each has ended by itself because it was idle.
 
     `command` gives the command line of a child for a worker id, the pipe it is to follow and, if there is somebody
-    who adds them up, the pipe it is to write its metrics to. `folder` is where children start, if not where this
-    process is when it starts one.
+    who adds them up, the pipe it is to write its metrics to. `folder` is where children start; if there is none, or it
+    is gone, they start where this process is.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 pass_fds=pipes,
                 start_new_session=True,
-                cwd=self._folder,
+                cwd=self._folder if self._folder and os.path.isdir(self._folder) else None,  # noqa: PTH112 - it is text
             )
         finally:
             for each in pipes[1:]:
