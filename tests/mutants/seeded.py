@@ -5,7 +5,7 @@ from typing import NamedTuple
 LIFECYCLE = "domain/lifecycle.py"
 RETRY = "domain/retry.py"
 STATEMENTS = "stores/sqlite/statements.sql"
-TRIPS = "stores/sqlite/migrations/0007_trips.sql"
+TRIPS = "stores/sqlite/migrations/0009_census.sql"
 CHECKPOINTS = "stores/sqlite/migrations/0008_checkpoints.sql"
 SQLITE = "stores/sqlite/store.py"
 CLAIMING = "stores/sqlite/claiming.py"

@@ -21,7 +21,7 @@ MIGRATIONS = (
     "0004_workflows.sql",
     "0005_pages.sql",
     "0006_flow.sql",
-    "0008_names.sql",
+    "0007_names.sql",
 )
 VERSION = len(MIGRATIONS)
 OLDEST = 14
