@@ -372,7 +372,7 @@ MUTANTS = (
         MOVES,
         "(job_id, token, lease_id) IN (",
         "(job_id, token * 0, '') IN (SELECT unnest(CAST(%(ids)s AS uuid[])), 0, '' UNION ALL",
-        "complete",
+        "endings",
     ),
     Mutant(
         "PostgreSQL extends anybody's lease",
@@ -395,8 +395,10 @@ MUTANTS = (
         "PostgreSQL lets two claim one job",
         "S8",
         POSTGRES,
-        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *",
-        "SELECT * FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked))",
+        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) "
+        "RETURNING *, (SELECT now FROM clock) AS now",
+        "SELECT *, (SELECT now FROM clock) AS now FROM {schema}.waiting "
+        "WHERE ctid = ANY (ARRAY(SELECT place FROM picked))",
         "taken",
     ),
     Mutant(
