@@ -8,7 +8,7 @@ from bench.aws import STEPS, Cost, lives
 from tests.aws import emulator
 
 JOBS = 20
-START = Cost(0.5, 2, 0.5)
+START = Cost(1, 3, 1)
 """What the start and the end of a worker may take, for each of so few jobs: with a round of upkeep, because whoever led
 it before has resigned.
 """
