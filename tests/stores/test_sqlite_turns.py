@@ -20,7 +20,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.testing.clock import ManualClock
 
-SIZES = (1, 2, 3, 7, 24, 49, 50, 60, 63, 75, 100, 130, 200)
+SIZES = (0, 1, 2, 3, 7, 24, 49, 50, 60, 63, 75, 100, 130, 200)
 ROOMY = 1_000
 RULES = (
     *[Rule("default", order="fair")] * 4,

@@ -257,7 +257,8 @@ class Turns:
     def _is_free(self, plan: Plan, most: int, ready: _Ready) -> bool:
         """Tell whether no gate is in the way of anybody, all weights are the same, and there were lanes enough."""
         given = self._lanes.get(plan.queue, 0) * (most // AT_ONCE or 1)
-        return ready.changes >= 0 and not plan.limits and not plan.weights and (not given or given >= most)
+        same = ready.changes >= 0 and not plan.limits and not plan.weights
+        return same and most > 0 and (not given or given >= most)
 
     def _by_place(self, plan: Plan) -> bool:
         """Tell whether the lanes of a queue need only be known by the order in which they and their jobs stand."""
