@@ -16,6 +16,8 @@ from holdfast.domain.moments import Micros
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_new = tuple.__new__
+"""Makes a named tuple at a fraction of what its own way takes: for what is made for every job."""
 
 
 class Prepared(NamedTuple):
@@ -44,6 +46,7 @@ class JobFunction(Generic[P, R]):
         self._options = options
         self._chosen = options.new_job(kind, "")[2:]
         """All of a job but its kind and payload: made once, for every job that is enqueued with these options."""
+        self._besides = (options.connection, options.debounce)
         self.kind = kind
         update_wrapper(self, fn)
 
@@ -72,8 +75,7 @@ class JobFunction(Generic[P, R]):
         """Validate the arguments and give a job to be enqueued later."""
         kind = self.kind
         payload = kind.binder.encode(args, kwargs, self._app.max_payload)
-        new = NewJob._make((kind.name, payload, *self._chosen))
-        return Prepared(new, self._options.connection, self._options.debounce)
+        return _new(Prepared, (_new(NewJob, (kind.name, payload, *self._chosen)), *self._besides))
 
     def prepare_json(self, payload: str) -> Prepared:
         """Validate a payload that comes as JSON text, and give a job to be enqueued later."""

@@ -112,10 +112,31 @@ class Binder:
             msg = f"{self.kind}: Pydantic cannot validate one of its parameters ({reason})."
             raise BadInput(msg) from error
 
+    @cached_property
+    def _write(self) -> Callable[[tuple[Any, ...]], bytes | None] | None:
+        """Writes the payload of the most common kind of call, with the least around it; what gives None takes a closer
+        look.
+        """
+        names, validate = self._names, self._adapter.validator.validate_python
+        to_json, search, number = self._adapter.serializer.to_json, _SUSPECT.search, len(names)
+        if not self._scalar or self._positional != number:
+            return None
+
+        def write(args: tuple[Any, ...]) -> bytes | None:
+            if len(args) != number:
+                return None
+            try:
+                text: bytes = to_json(validate(dict(zip(names, args))))  # noqa: B905 - they are as many
+            except (ValidationError, PydanticSerializationError):
+                return None
+            return None if search(text) else text
+
+        return write
+
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """Validate a call and give its payload."""
-        if self._scalar and not kwargs and len(args) == len(self._names) == self._positional:
-            text = self._written(args)
+        if not kwargs and (write := self._write) is not None:
+            text = write(args)
             if text is not None and len(text) <= limit:
                 return text.decode()
         value = self._value(args, kwargs)
@@ -127,16 +148,6 @@ class Binder:
         except (ValidationError, RecursionError) as error:
             raise self.rejected(error) from error
         return self._dump(valid, limit) if self._plain else self._readable(valid, limit)
-
-    def _written(self, args: tuple[Any, ...]) -> bytes | None:
-        """Give the payload of the most common kind of call, with the least around it; None takes a closer look."""
-        adapter = self._adapter
-        try:
-            valid = adapter.validator.validate_python(dict(zip(self._names, args, strict=True)))
-            text: bytes = adapter.serializer.to_json(valid)
-        except (ValidationError, PydanticSerializationError):
-            return None
-        return None if _SUSPECT.search(text) else text
 
     def _readable(self, value: Any, limit: int) -> str:
         """Validate what is stored, not the object: a model may have been changed or built unchecked since it was
