@@ -185,3 +185,14 @@ def test_a_statement_prepared_by_hand_is_prepared_again_on_a_new_connection(
             (f"{store.address.schema}.",),
         )
     assert store.counts() == {("default", State.QUEUED): 3}
+
+
+def test_a_statement_prepared_by_hand_is_prepared_again_once_the_server_has_forgotten_it(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]],
+) -> None:
+    store, _ = listening
+    for _ in range(3):
+        store.insert([[(ids(1)[0], NewJob("plain", "{}"))]])
+        store.insert([[(ids(1)[0], NewJob("plain", "{}"))]])
+        store.pool.run(lambda db: db.execute("DEALLOCATE ALL"))
+    assert store.counts() == {("default", State.QUEUED): 6}

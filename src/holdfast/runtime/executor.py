@@ -84,7 +84,8 @@ class Executor:
         assert kind is not None
         if kind.binder.context is None and job.flow is None:
             try:
-                result = kind.fn(**kind.binder.decode(self._load(job.payload)))
+                fn, arguments = self.bind(attempt)
+                result = fn(**arguments)
             except BaseException as error:  # noqa: BLE001 - a handler may raise anything
                 return self.failed(attempt, error)
             return self.returned(attempt, result)

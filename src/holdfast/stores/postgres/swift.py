@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, LiteralString
 
-from psycopg.errors import DataError, error_from_result
+from psycopg.errors import DataError, InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 
@@ -37,7 +37,12 @@ class Swift:
             self._answer(db, ExecStatus.COMMAND_OK)
             db.at_hand.add(self._name)
         wire.send_query_prepared(self._name, _written(map(values.__getitem__, self._order)))
-        answer = self._answer(db, ExecStatus.TUPLES_OK)
+        try:
+            answer = self._answer(db, ExecStatus.TUPLES_OK)
+        except InvalidSqlStatementName:
+            # When a transaction is rolled back, psycopg has the server forget all that was prepared.
+            db.at_hand.clear()
+            return db.execute(self._text, values).fetchone() or ()
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
     def _answer(self, db: Connection, expected: ExecStatus) -> Any:
