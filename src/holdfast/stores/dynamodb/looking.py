@@ -13,9 +13,8 @@ from holdfast.domain.moments import Micros
 from holdfast.port.store import Claim, Query
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.changes import Changes
-from holdfast.stores.dynamodb.contract import DUE
 from holdfast.stores.dynamodb.items import CREATED, DEADLINES, Item
-from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look
+from holdfast.stores.dynamodb.layout import LOOK_AT
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.steps import Steps, steps_of
 from holdfast.stores.dynamodb.wire import Failed, Wire, op_token
@@ -67,13 +66,12 @@ class Looking:
         self, id_: str, want: Claim, paused: frozenset[str], now: Micros, changes: Changes
     ) -> list[JobRecord]:
         for _ in range(_ROUNDS):
-            item = self._records.item(id_) if want.limit > 0 else None
-            job = None if item is None else self._records.layout.record(item)
-            if item is None or job is None or not lifecycle.runnable(job, now) or job.queue in paused:
+            job = self._records.fetch_one(id_) if want.limit > 0 else None
+            if job is None or not lifecycle.runnable(job, now) or job.queue in paused:
                 return []
             if want.tenant not in (None, job.tenant):
                 return []
-            if leased := self._lease(job, want, now, item.get(LOOK)):
+            if leased := self._lease(job, want, now):
                 return [_told(job, leased, changes)]
         return []
 
@@ -122,18 +120,11 @@ class Looking:
         except StoreError as error:
             return error
 
-    def _lease(self, job: JobRecord, want: Claim, now: Micros, entry: Item | None = None) -> JobRecord | None:
-        """Lease one job, if nobody was quicker. If its `entry` in the index is known, and nobody has looked at it yet,
-        it stays where it is.
-        """
+    def _lease(self, job: JobRecord, want: Claim, now: Micros) -> JobRecord | None:
+        """Lease one job, if nobody was quicker."""
         leased = lifecycle.claim(job, lease_id=want.lease_id, owner=want.owner, lease=want.lease, now=now)
         op = op_token()
-        stays = entry == items.wire(look(DUE, job.id, self._wire.address.shards))
-        change = self._records.change(job, leased, op, stays=stays)
-        if stays:
-            change["ConditionExpression"] += " AND #look = :look"
-            change["ExpressionAttributeNames"]["#look"] = LOOK
-            change["ExpressionAttributeValues"][":look"] = entry
+        change = self._records.change(job, leased, op)
         new = job.version == 1 and not job.step_cursor  # nothing can have been recorded of it
         if not new:
             change["ReturnValues"] = "ALL_OLD"  # which steps it has

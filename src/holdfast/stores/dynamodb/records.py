@@ -137,12 +137,10 @@ class Records:
         had: Steps = _NONE,
         has: Steps = _NONE,
         *,
-        stays: bool = False,
         noted: bool = False,
     ) -> dict[str, Any]:
         """Say how an item that stays where it is changes from one record to the next, and from the steps that it had to
-        those that it has. `stays` tells that its entry in the index is to stay as it is, wherever it stands; `noted`
-        that it needs none when it has ended.
+        those that it has. `noted` tells that it needs no entry in the index when it has ended.
         """
         old, new = self.layout.pair(before, after, op)
         if had is not has:
@@ -151,7 +149,7 @@ class Records:
             old.pop(LISTED, None)
         if noted and after.state in TERMINAL:
             new = {name: value for name, value in new.items() if name not in _ENTRY}
-        kept = stays or _later(before, after) or all(old.get(name) == new.get(name) for name in _ENTRY)
+        kept = _later(before, after) or all(old.get(name) == new.get(name) for name in _ENTRY)
         names, values, sets, removes = _Names(), dict[str, Any](), [], []
         for name, value in new.items():
             if not kept if name in _ENTRY else old.get(name) != value:
