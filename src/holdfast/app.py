@@ -41,6 +41,7 @@ from holdfast.domain.job import TERMINAL, JobRecord, NewJob, Retention
 from holdfast.domain.move import Answer
 from holdfast.domain.redaction import Redaction
 from holdfast.port.clock import Clock, SystemClock
+from holdfast.port.process import PROCESS
 from holdfast.port.shelter import SHELTER
 from holdfast.port.store import Inserted, InsertGroup, Store
 from holdfast.runtime.telemetry.choice import Telemetry
@@ -97,6 +98,8 @@ class Holdfast(Operator):
             events=events,
             redaction=redaction,
         )
+        self.max_payload = self.settings.artifacts.largest
+        """The largest payload that is taken, in bytes of JSON; what a record cannot hold goes to the artifacts."""
         self.telemetry = Telemetry(self.registry, self.settings.redaction, lambda: self.store)
         """What this process tells about its jobs: nothing, until `instrument` is called."""
         self._clock, self._given_clock = clock or SystemClock(), clock
@@ -112,11 +115,6 @@ class Holdfast(Operator):
         self._opened: Store | None = None
         self._inserter: Inserter | None = None
         self._pid = 0
-
-    @property
-    def max_payload(self) -> int:
-        """The largest payload that is taken, in bytes of JSON; what a record cannot hold goes to the artifacts."""
-        return self.settings.artifacts.largest
 
     @property
     def job(self) -> JobDecorator:
@@ -283,7 +281,7 @@ class Holdfast(Operator):
         if connection is not None:
             return self._enqueue_on(connection, (self._kept(new),))[0]
         if self.settings.artifacts.fits(new.payload):
-            (stored,) = inserter.insert((new,))
+            stored = inserter.insert_one(new)
         else:
             (stored,) = self._insert_large(inserter, [self._kept(new)])
         job: Job[Any] = Job(self, stored)
@@ -473,12 +471,12 @@ class Holdfast(Operator):
         return self.store
 
     def _inserting(self) -> Inserter:
-        if self._inserter is None or self._pid != os.getpid():
+        if self._inserter is None or self._pid != PROCESS.id:
             store = self.store
             with SHELTER, self._lock:
-                if self._inserter is None or self._pid != os.getpid():
+                if self._inserter is None or self._pid != PROCESS.id:
                     self._inserter = Inserter.on(store, self._clock, self.telemetry.watch)
-                    self._pid = os.getpid()
+                    self._pid = PROCESS.id
         return self._inserter
 
     def _await_result(self, id_: str, timeout: float | timedelta | None) -> object:

@@ -31,8 +31,8 @@ class Prepared(NamedTuple):
 class Enqueuer(Protocol):
     """What a decorated handler needs of its application."""
 
-    @property
-    def max_payload(self) -> int: ...
+    max_payload: int
+
     def _enqueue(self, prepared: Prepared) -> Job[Any]: ...
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]: ...
 
@@ -74,7 +74,10 @@ class JobFunction(Generic[P, R]):
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Validate the arguments and give a job to be enqueued later."""
         kind = self.kind
-        payload = kind.binder.encode(args, kwargs, self._app.max_payload)
+        binder, limit = kind.binder, self._app.max_payload
+        payload = None if kwargs or (write := binder.write) is None else write(args, limit)
+        if payload is None:
+            payload = binder.encode(args, kwargs, limit)
         return _new(Prepared, (_new(NewJob, (kind.name, payload, *self._chosen)), *self._besides))
 
     def prepare_json(self, payload: str) -> Prepared:

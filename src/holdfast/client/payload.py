@@ -113,8 +113,8 @@ class Binder:
             raise BadInput(msg) from error
 
     @cached_property
-    def _write(self) -> Callable[[tuple[Any, ...]], bytes | None] | None:
-        """Writes the payload of the most common kind of call, with the least around it; what gives None takes a closer
+    def write(self) -> Callable[[tuple[Any, ...], int], str | None] | None:
+        """Gives the payload of the most common kind of call, with the least around it; what gives None takes a closer
         look.
         """
         names, validate = self._names, self._adapter.validator.validate_python
@@ -122,23 +122,21 @@ class Binder:
         if not self._scalar or self._positional != number:
             return None
 
-        def write(args: tuple[Any, ...]) -> bytes | None:
+        def write(args: tuple[Any, ...], limit: int) -> str | None:
             if len(args) != number:
                 return None
             try:
                 text: bytes = to_json(validate(dict(zip(names, args))))  # noqa: B905 - they are as many
             except (ValidationError, PydanticSerializationError):
                 return None
-            return None if search(text) else text
+            return None if search(text) or len(text) > limit else text.decode()
 
         return write
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """Validate a call and give its payload."""
-        if not kwargs and (write := self._write) is not None:
-            text = write(args)
-            if text is not None and len(text) <= limit:
-                return text.decode()
+        if not kwargs and self.write is not None and (text := self.write(args, limit)) is not None:
+            return text
         value = self._value(args, kwargs)
         if self._model is not None and isinstance(value, BaseModel):
             return self._readable(value, limit)

@@ -29,7 +29,7 @@ class Ids:
         if millis > self._last_millis:
             self._last_millis, self._tail = millis, self._bits(73)
         ids = []
-        for step in self._steps(count):
+        for step in (self._bits(_STEP_BITS),) if count == 1 else self._steps(count):
             self._tail += step + 1
             if self._tail >> 74:
                 self._last_millis, self._tail = self._last_millis + 1, self._bits(73)
@@ -46,8 +46,6 @@ class Ids:
         return f"{text[:8]}-{text[8:12]}-{text[12:]}-"
 
     def _steps(self, count: int) -> list[int]:
-        if count == 1:
-            return [self._bits(_STEP_BITS)]
         draw = self._bits(_STEP_BITS * count)
         mask = (1 << _STEP_BITS) - 1
         raw = draw.to_bytes(count * _STEP_BITS // 8)

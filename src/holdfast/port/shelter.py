@@ -23,17 +23,18 @@ class Shelter:
 
     def _open_anew(self) -> None:
         self._gate = threading.Lock()
-        self._exposed: set[int] = set()
+        self.exposed: set[int] = set()
+        """The threads that can be stopped; each adds itself, so while there are none, none has to take shelter."""
         self._depths: dict[int, int] = {}
         self._stops: dict[int, Stop] = {}
 
     def expose(self) -> None:
         """Let this thread be stopped from now on; it must not be inside."""
-        self._exposed.add(threading.get_ident())
+        self.exposed.add(threading.get_ident())
 
     def __enter__(self) -> None:
         me = threading.get_ident()
-        if me not in self._exposed:
+        if me not in self.exposed:
             return
         with self._gate:
             # A stop that was sent before the gate closed is raised by this call of `get` at the latest.
@@ -43,7 +44,7 @@ class Shelter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         me = threading.get_ident()
-        if me not in self._exposed:
+        if me not in self.exposed:
             return
         with self._gate:
             depth = self._depths.pop(me) - 1
@@ -56,7 +57,7 @@ class Shelter:
 
     def stop(self, thread: int, stop: Stop) -> None:
         """Raise this in an exposed thread: at once, or when it comes out."""
-        assert thread in self._exposed
+        assert thread in self.exposed
         with self._gate:
             if thread in self._depths:
                 self._stops[thread] = stop

@@ -15,17 +15,26 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from holdfast.port.process import PROCESS
+
 _ANY = b"*"
 _LONGEST_MESSAGE = 1024
 _TURN = 0.02
 
 
 class Bell:
-    """One store object's end of the wake-up: it can ring, and (from its first `wait` on) be rung."""
+    """One store object's end of the wake-up: it can ring, and (from its first `wait` on) be rung.
+
+    Like a connection it must not cross a fork: the child begins anew, and leaves alone what its parent opened.
+    """
 
     def __init__(self, database: Path) -> None:
         self._folder = database.with_name(database.name + "-wake")
         self._text = str(self._folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = PROCESS.id
         self._lock = threading.Lock()
         self._ears: socket.socket | None = None
         self._voice: socket.socket | None = None
@@ -35,6 +44,7 @@ class Bell:
 
     def listen(self) -> None:
         """Be rung from now on."""
+        self._after_fork()
         if self._ears is not None or self._deaf:
             return
         with self._lock:
@@ -43,6 +53,11 @@ class Bell:
                     self._bind()
                     return
             self._deaf = True
+
+    def _after_fork(self) -> None:
+        if self._process != PROCESS.id:
+            self._inherited = (self._ears, self._voice)
+            self._begin()
 
     def _bind(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -88,6 +103,7 @@ class Bell:
             changed = self._folder.stat().st_mtime_ns
         except OSError:
             return
+        self._after_fork()
         message = _ANY if queues is None else "\n".join(queues).encode()
         if len(message) > _LONGEST_MESSAGE:
             message = _ANY
@@ -112,6 +128,7 @@ class Bell:
 
     def ring_own(self) -> None:
         """Wake this store object's own waiters only."""
+        self._after_fork()
         with self._lock:
             if self._name is not None:
                 voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -121,6 +138,7 @@ class Bell:
 
     def close(self) -> None:
         """Stop listening."""
+        self._after_fork()
         with self._lock:
             for end in (self._ears, self._voice):
                 if end is not None:

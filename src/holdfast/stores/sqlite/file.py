@@ -14,6 +14,7 @@ from types import TracebackType
 import apsw
 
 from holdfast.domain.errors import CommitUnknown, StoreUnavailable
+from holdfast.port.process import PROCESS
 from holdfast.port.shelter import SHELTER
 from holdfast.stores.sqlite.connection import connect, translate
 from holdfast.stores.sqlite.guests import OwnConnection
@@ -24,7 +25,7 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._closed = False
+        self.closed = False
         self._open(path)
 
     def _open(self, path: Path) -> None:
@@ -39,34 +40,40 @@ class OpenFile:
         self._device, self._inode = opened.st_dev, opened.st_ino
         self._writing = Turn(self, self.writer, "BEGIN IMMEDIATE")
         self._reading = Turn(self, self.reader, "BEGIN")
-        self.pid = os.getpid()
+        self._process = PROCESS.id
 
     def write(self) -> "Turn":
         """Give a write transaction: `with file.write() as db`."""
-        self._after_fork()
+        if self._process != PROCESS.id:
+            self._after_fork()
         return self._writing
 
     def read(self) -> "Turn":
         """Give a snapshot to read from: `with file.read() as db`."""
-        self._after_fork()
+        if self._process != PROCESS.id:
+            self._after_fork()
         return self._reading
 
     def close(self) -> None:
         """Close both connections, once nobody uses them."""
         with self._writing.lock, self._reading.lock:
-            self._closed = True
+            self.closed = True
             self.reader.close()
             self.writer.close()
 
-    def check_open(self, *, look: bool = True) -> None:
-        """Refuse to go on once the file is closed or, if looked at, another than the one that was opened."""
-        if self._closed:
-            msg = f"The store on {self.path} is closed."
-            raise StoreUnavailable(msg)
-        if look and not self.is_there():
-            remedy = "put it back, or stop all who use it and start again"
-            msg = f"{self.path} was removed or replaced while it was open, and nothing was written; {remedy}."
-            raise StoreUnavailable(msg)
+    def check_open(self) -> None:
+        """Refuse to go on once the file is closed, or another than the one that was opened."""
+        if self.closed or not self.is_there():
+            raise self.lost()
+
+    def lost(self) -> StoreUnavailable:
+        """Say why nobody can go on: the file is closed, or another than the one that was opened."""
+        if self.closed:
+            return StoreUnavailable(f"The store on {self.path} is closed.")
+        remedy = "put it back, or stop all who use it and start again"
+        return StoreUnavailable(
+            f"{self.path} was removed or replaced while it was open, and nothing was written; {remedy}."
+        )
 
     def is_there(self) -> bool:
         """Tell whether the file is the one that was opened."""
@@ -77,9 +84,8 @@ class OpenFile:
         return found.st_ino == self._inode and found.st_dev == self._device
 
     def _after_fork(self) -> None:
-        if self.pid != os.getpid():
-            self._inherited = (self.writer, self.reader)
-            self._open(self.place)
+        self._inherited = (self.writer, self.reader)
+        self._open(self.place)
 
 
 class Turn:
@@ -116,8 +122,16 @@ class Turn:
         For what can be asked again, whatever became of it, the file is looked for afterwards: a look gives up the
         interpreter's lock, and a thread that runs steps would keep it while the disk could be at work.
         """
-        with SHELTER, self.lock:
-            self._file.check_open(look=not repeatable)
+        if SHELTER.exposed:
+            with SHELTER:
+                self._at_once(statements, parameters, repeatable=repeatable)
+        else:
+            self._at_once(statements, parameters, repeatable=repeatable)
+
+    def _at_once(self, statements: str, parameters: Sequence[object], *, repeatable: bool) -> None:
+        with self.lock:
+            if self._file.closed or not (repeatable or self._file.is_there()):
+                raise self._file.lost()
             try:
                 self._db.execute(statements, parameters)
             except BaseException as error:

@@ -64,6 +64,7 @@ from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
 
 _MANY = 100
+_new = tuple.__new__
 _LONG_LOG = 4_000
 """Pages of the log after which a busy worker carries them into the file: those that a claim and its completion both
 change are carried once. Others keep to SQLite's 1,000: while a log still grows, a lone commit takes longer."""
@@ -84,15 +85,7 @@ class SqliteStore:
         self._turns = Turns()
         self._uncounted = 0
         """About how many jobs were stored here since somebody counted."""
-        self._bells = {self.file.pid: Bell(self.file.place)}
-
-    @property
-    def _bell(self) -> Bell:
-        """The bell of this process: like a connection, it must not cross a fork."""
-        pid = os.getpid()
-        if pid not in self._bells:
-            self._bells[pid] = Bell(self.file.place)
-        return self._bells[pid]
+        self._bell = Bell(self.file.place)
 
     def now(self) -> Micros:
         """Give the machine's time, which every process on the file shares."""
@@ -102,7 +95,7 @@ class SqliteStore:
         """Store each group whole or not at all."""
         if len(groups) == 1 == len(groups[0]) and (alone := self._insert_alone(*groups[0][0])) is not None:
             return [[alone]]
-        rules = self._turns.glance(self.file.read())
+        rules = self._turns.glance(self.file)
         if rules is None and sum(map(len, groups)) > _MANY:
             with self._ruled() as db:
                 rules = self._turns.refresh(db)
@@ -124,16 +117,18 @@ class SqliteStore:
 
     def _insert_alone(self, id_: str, new: NewJob) -> Inserted | None:
         """Store one job in whose way nothing is: the most common call, with the least around it. Else give None."""
-        rules = self._turns.glance(self.file.read())
-        if rules is None or (rules and rules.laned(new.queue)):
+        rules = self._turns.glance(self.file)
+        if rules is None or (rules.rules and rules.laned(new.queue)):
             return None
-        now = self.now()
+        now = self._clock.now()
         entry = insertion.alone(id_, new, now)
         if entry is None or not self._enter(*entry):
             return None
         self._bell.ring((new.queue,))
-        self._count(1)
-        return Inserted(id_, new, now)
+        self._uncounted += 1
+        if self._uncounted >= tally.UNCOUNTED:
+            self._count(0)
+        return _new(Inserted, (id_, new, now, None, False))
 
     def _count(self, jobs: int) -> None:
         """Have new jobs counted, now and then: nobody may be there to claim them."""
@@ -406,7 +401,7 @@ class SqliteStore:
 
     def overflow(self, limit: int) -> list[Excess]:
         """List jobs beyond full limits; where there are none of that kind, this costs nothing."""
-        rules = self._turns.glance(self.file.read())
+        rules = self._turns.glance(self.file)
         if rules is not None and not rules.sheds:
             return []
         with self._ruled() as db:

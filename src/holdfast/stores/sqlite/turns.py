@@ -19,7 +19,7 @@ from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
 from holdfast.domain.ring import AT_ONCE, Cursor, Ring, choose
 from holdfast.port.store import Claim
-from holdfast.stores.sqlite.file import Turn
+from holdfast.stores.sqlite.file import OpenFile
 from holdfast.stores.sqlite.guests import Connection, OwnConnection
 from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search, Stands, sweep
 from holdfast.stores.sqlite.picks import NOBODY, Picked, by_place, by_turns
@@ -121,14 +121,14 @@ class Turns:
             self.look(db, claims=False)
         return self.rules
 
-    def glance(self, read: Turn) -> Rules | None:
+    def glance(self, file: OpenFile) -> Rules | None:
         """Give the rules as they were a moment ago, outside of a transaction; None if they may be others by now.
 
         While the reading connection is busy (a backup may take long), nobody waits for it.
         """
         if not self._fresh:
             return None
-        if time.monotonic() - self._looked > _STALE and not read.lock.locked():
+        if time.monotonic() - self._looked > _STALE and not (read := file.read()).lock.locked():
             with read as db:
                 if db.execute(SQL["stamp"]).get != self._stamp:
                     self._fresh = False
