@@ -55,6 +55,8 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_CONCURRENCY = 20
 MAX_CONCURRENCY = 100_000
 _TRIES = 20
+_APART = "The jobs of a batch are stored together: prepare all of them with the same connection, or none."
+_DEBOUNCED = "Debounced jobs are enqueued one by one: using(key=..., debounce=...).enqueue(...)."
 
 
 class Holdfast(Operator):
@@ -246,35 +248,35 @@ class Holdfast(Operator):
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Store many prepared jobs in one batch, all or none; those prepared with a connection, in its transaction."""
-        batch, connection = self._batch(prepared)
+        batch, connection, large = self._batch(prepared)
         if connection is not None:
             return self._enqueue_on(connection, batch)
         with uncollected(len(batch)):
-            if any(codec.reference(new.payload) for new in batch):
-                return self._handles(self._insert_large(self._inserting(), batch))
-            return self._handles(self._inserting().insert(batch)) if batch else []
+            insert = self._insert_large if large else Inserter.insert
+            return self._handles(insert(self._inserting(), batch)) if batch else []
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch, connection = await asyncio.to_thread(self._batch, prepared)
+        batch, connection, large = await asyncio.to_thread(self._batch, prepared)
         if connection is not None:
             return await self._aenqueue_on(connection, batch)
-        if any(codec.reference(new.payload) for new in batch):
+        if large:
             return self._handles(await asyncio.to_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
-    def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any]:
+    def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any, bool]:
+        """Give the jobs of a batch, the connection that they share, and whether some are too large for a record."""
         batch = list(prepared) if isinstance(prepared, Iterable) else [prepared]
         if not all(isinstance(one, Prepared) for one in batch):
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
-        if any(one.connection is not batch[0].connection for one in batch):
-            msg = "The jobs of a batch are stored together: prepare all of them with the same connection, or none."
-            raise BadInput(msg)
-        if any(one.debounce is not None for one in batch):
-            msg = "Debounced jobs are enqueued one by one: using(key=..., debounce=...).enqueue(...)."
-            raise BadInput(msg)
-        return [self._kept(one.new) for one in batch], batch[0].connection if batch else None
+        together = batch[0].connection if batch else None
+        for _, connection, debounce in batch:
+            if connection is not together or debounce is not None:
+                raise BadInput(_APART if connection is not together else _DEBOUNCED)
+        fits, jobs = self.settings.artifacts.fits, [new for new, _, _ in batch]
+        large = not all(fits(new.payload) for new in jobs)
+        return [self._kept(new) for new in jobs] if large else jobs, together, large
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
         inserter, (new, connection, debounce) = self._inserting(), prepared

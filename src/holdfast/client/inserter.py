@@ -53,8 +53,10 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
 
     def insert_one(self, new: NewJob) -> Inserted:
         """Store one job: the most common call, and with nobody else about the one with the least around it."""
-        if self._watch is not None or SHELTER.exposed or not self._turn.acquire(False):
+        if self._watch is not None or SHELTER.exposed:
             return self.insert((new,))[0]
+        if not self._turn.acquire(blocking=False):
+            return self._join((new,))[0]
         try:
             with self._naming:
                 (id_,) = self._ids.take(1)

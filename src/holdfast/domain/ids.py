@@ -4,11 +4,11 @@ Time and randomness are arguments; `Ids` keeps the last value so that the ids of
 """
 
 from collections.abc import Callable
+from struct import unpack
 from uuid import UUID
 
 from holdfast.domain.errors import BadInput
 
-_STEP_BITS = 32
 EVERY = object()
 """Stands for no id at all, where none means every job: one that is None by mistake must not."""
 
@@ -21,35 +21,37 @@ class Ids:
         self._bits = bits
         self._last_millis = -1
         self._tail = 0
-        self._head = (-1, -1, "")
+        self._high = -1
+        self._spelled = ""
 
     def take(self, count: int) -> list[str]:
         """Make the next ids."""
         millis = self._millis()
         if millis > self._last_millis:
-            self._last_millis, self._tail = millis, self._bits(73)
-        ids = []
-        for step in (self._bits(_STEP_BITS),) if count == 1 else self._steps(count):
-            self._tail += step + 1
-            if self._tail >> 74:
-                self._last_millis, self._tail = self._last_millis + 1, self._bits(73)
-            tail = self._tail
-            head = tail >> 62
-            if head != self._head[0] or self._last_millis != self._head[1]:
-                self._head = (head, self._last_millis, self._spelled(head))
-            ids.append(f"{self._head[2]}{0x8000 | tail >> 48 & 0x3FFF:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}")
+            self._last_millis, self._tail, self._high = millis, self._bits(73), -1
+        tail, high, ids = self._tail, self._high, []
+        for step in (self._bits(32),) if count == 1 else _numbers(self._bits(32 * count), count):
+            tail += step + 1
+            if tail >> 48 != high:
+                tail = self._spell(tail)
+                high = tail >> 48
+            ids.append(f"{self._spelled}{tail & 0xFFFF_FFFF_FFFF:012x}")
+        self._tail, self._high = tail, high
         return ids
 
-    def _spelled(self, head: int) -> str:
-        """Spell the first half of an id: the time, the version and the highest of the random bits."""
-        text = f"{self._last_millis:012x}7{head:03x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:]}-"
+    def _spell(self, tail: int) -> int:
+        """Spell what an id has in common with those around it: the time, the version and the highest random bits."""
+        if tail >> 74:
+            self._last_millis, tail = self._last_millis + 1, self._bits(73)
+        high = tail >> 48
+        text = f"{self._last_millis:012x}7{high >> 14:03x}{0x8000 | high & 0x3FFF:04x}"
+        self._spelled = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:]}-"
+        return tail
 
-    def _steps(self, count: int) -> list[int]:
-        draw = self._bits(_STEP_BITS * count)
-        mask = (1 << _STEP_BITS) - 1
-        raw = draw.to_bytes(count * _STEP_BITS // 8)
-        return [int.from_bytes(raw[i : i + 4]) & mask for i in range(0, len(raw), 4)]
+
+def _numbers(bits: int, count: int) -> tuple[int, ...]:
+    """Divide random bits into numbers of 32."""
+    return unpack(f">{count}I", bits.to_bytes(4 * count))
 
 
 def job_id(value: UUID | str) -> str:

@@ -24,6 +24,7 @@ from typing import LiteralString
 import psycopg
 
 from holdfast.domain.errors import StoreError
+from holdfast.port.process import PROCESS
 from holdfast.port.store import UPKEEP
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Pool
@@ -64,7 +65,7 @@ class Bell:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._pid = PROCESS.id
         self._ears: Connection | None = None
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
@@ -102,7 +103,7 @@ class Bell:
 
         It calls for all who have rung meanwhile: in a steady stream of jobs the herald finds nothing left to carry.
         """
-        if self._closed or self._pid != os.getpid() or self._still_fresh() > 0:
+        if self._closed or self._pid != PROCESS.id or self._still_fresh() > 0:
             return None
         pending, also_later = self._take()
         return self._message({queue, *pending}, later=later or also_later)
@@ -178,17 +179,17 @@ class Bell:
         """Carry what is left to carry, and stop listening."""
         herald, self._closed = self._herald, True
         self._rung.set()
-        if herald is not None and herald.is_alive() and self._pid == os.getpid():
+        if herald is not None and herald.is_alive() and self._pid == PROCESS.id:
             herald.join(0.5)
         self.ring_own()
         with self._lock, suppress(psycopg.Error):
-            if self._ears is not None and self._pid == os.getpid():
+            if self._ears is not None and self._pid == PROCESS.id:
                 self._ears.close()
         self._wake.close()
         self._woken.close()
 
     def _after_fork(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != PROCESS.id:
             self._lock = threading.Lock()
             self._reset()
 

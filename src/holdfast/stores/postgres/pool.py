@@ -1,7 +1,6 @@
 """Connections to one server: a small pool, opened at first use, that mends itself after a restart or a failover."""
 
 import logging
-import os
 import select
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from holdfast.domain.errors import StoreUnavailable
+from holdfast.port.process import PROCESS
 from holdfast.port.shelter import SHELTER
 from holdfast.stores.postgres.address import SETTINGS, Address
 from holdfast.stores.postgres.trouble import AGAIN, broken, translate
@@ -67,11 +67,11 @@ class Pool:
         """By process, and whether it is the one for heartbeats."""
         self._closed = False
         self._warm: deque[Connection] = deque()
-        self._warm_in = os.getpid()
+        self._warm_in = PROCESS.id
         self._waiting = 0
         """How many callers wait for a connection of the pool: none is kept from them for whoever comes next."""
         self._lent: list[Connection] = []
-        self._lent_by = os.getpid()
+        self._lent_by = PROCESS.id
 
     def run(
         self, work: Callable[[Connection], T], *, writes: bool = True, snapshot: bool = False, apart: bool = False
@@ -80,6 +80,8 @@ class Pool:
 
         What is done `apart` has a connection of its own, and waits for nobody: a heartbeat must not.
         """
+        if not SHELTER.exposed:
+            return self._run(work, writes=writes, snapshot=snapshot, apart=apart)
         with SHELTER:
             return self._run(work, writes=writes, snapshot=snapshot, apart=apart)
 
@@ -119,7 +121,7 @@ class Pool:
         """Take a connection that has not died while it lay idle: what is sent over a dead one might have arrived."""
         while True:
             try:
-                own = not apart and self._warm_in == os.getpid()
+                own = not apart and self._warm_in == PROCESS.id
                 connection = self._warm.pop() if own else pool.getconn(_PATIENCE)
             except IndexError:
                 connection = self._wait(pool)
@@ -141,8 +143,8 @@ class Pool:
         """Keep a connection at hand for the next call, which spares it the way through the pool; or give it back."""
         if self._waiting or len(self._warm) >= _MOST_WARM or self._closed or connection.closed:
             return connection
-        if self._warm_in != os.getpid():
-            self._warm, self._warm_in = deque(), os.getpid()
+        if self._warm_in != PROCESS.id:
+            self._warm, self._warm_in = deque(), PROCESS.id
         self._warm.append(connection)
         return None
 
@@ -168,7 +170,7 @@ class Pool:
         with self._lock:
             while self._lent:
                 connection = self._lent.pop()
-                if self._lent_by == os.getpid() and not _is_dead(connection):
+                if self._lent_by == PROCESS.id and not _is_dead(connection):
                     return connection
         self._pool()
         try:
@@ -182,7 +184,7 @@ class Pool:
         idle = connection.info.transaction_status == TransactionStatus.IDLE
         with self._lock:
             if not self._closed and idle and len(self._lent) < _MOST_LENT:
-                self._lent_by = os.getpid()
+                self._lent_by = PROCESS.id
                 self._lent.append(connection)
                 return
         connection.close()
@@ -191,21 +193,21 @@ class Pool:
         """Close every connection of this process."""
         with self._lock:
             self._closed = True
-            pool = self._pools.pop((os.getpid(), False), None)
-            hearts = self._pools.pop((os.getpid(), True), None)
+            pool = self._pools.pop((PROCESS.id, False), None)
+            hearts = self._pools.pop((PROCESS.id, True), None)
             lent, self._lent = self._lent, []
-        if self._lent_by == os.getpid():
+        if self._lent_by == PROCESS.id:
             for connection in lent:
                 connection.close()
         if pool is not None:
-            while self._warm and self._warm_in == os.getpid():
+            while self._warm and self._warm_in == PROCESS.id:
                 pool.putconn(self._warm.pop())
             pool.close(1.0)
         if hearts is not None:
             hearts.close(1.0)
 
     def _pool(self, *, apart: bool = False) -> ConnectionPool[Connection]:
-        pool = self._pools.get((os.getpid(), apart))
+        pool = self._pools.get((PROCESS.id, apart))
         return pool or self._open(apart=apart)
 
     def _open(self, *, apart: bool) -> ConnectionPool[Connection]:
@@ -214,7 +216,7 @@ class Pool:
             if self._closed:
                 msg = f"The store on {self.address.shown} is closed."
                 raise StoreUnavailable(msg)
-            if pool := self._pools.get((os.getpid(), apart)):
+            if pool := self._pools.get((PROCESS.id, apart)):
                 return pool
             if not apart:
                 first = self.connect()
@@ -236,7 +238,7 @@ class Pool:
                 open=True,
                 name=_NAME,
             )
-            self._pools[os.getpid(), apart] = pool
+            self._pools[PROCESS.id, apart] = pool
             return pool
 
     def _conninfo(self) -> str:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from psycopg import errors
@@ -11,6 +10,7 @@ from holdfast.domain.errors import InsufficientCredits, KeyConflict
 from holdfast.domain.job import NewJob, State
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Inserted, InsertGroup, Refusal
+from holdfast.stores.answers import whole
 from holdfast.stores.postgres import guests, insertion, rows, sql
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.loading import loads
@@ -44,9 +44,9 @@ class Storing:
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
-        if len(groups) == 1 and len(groups[0]) == 1 and self._simple(groups[0][0][1]):
-            with suppress(errors.UniqueViolation):
-                return [self._insert_alone(*groups[0][0])]
+        alone = len(groups) == 1 == len(groups[0]) and self._simple(groups[0][0][1])
+        if alone and (stored := self._insert_alone(*groups[0][0])) is not None:
+            return [[stored]]
         jobs = [one for group in groups for one in group]
         if not jobs:
             return [[] for _ in groups]
@@ -68,10 +68,13 @@ class Storing:
         """Tell whether a job needs nothing but a row that waits in its queue."""
         return new.state is State.QUEUED and insertion.plain(new) and self._turns.place(new) is None
 
-    def _insert_alone(self, id_: str, new: NewJob) -> list[Inserted]:
-        """Store one job: the most common call."""
+    def _insert_alone(self, id_: str, new: NewJob) -> Inserted | None:
+        """Store one job: the most common call. None if its id is there already, which takes a closer look."""
         self._turns.stirred((new.queue,))
-        return [Inserted(id_, new, self._send(self._one, rows.alone(id_, new, self._given()), new))]
+        try:
+            return Inserted(id_, new, self._send(self._one, rows.alone(id_, new, self._given()), new))
+        except errors.UniqueViolation:
+            return None
 
     def _send(self, statement: tuple[Swift, Swift], values: dict[str, Any], like: NewJob) -> Micros:
         """Store jobs by one statement, and notify in it if nobody did just now; give the time."""
@@ -111,7 +114,7 @@ class Storing:
         name, values = asked[0]
         if len(asked) == 1 and name == "insert" and values["run_ats"] is None:
             at = self._send(self._like, values, jobs[0][1])
-            return [Inserted(id_, new, at) for id_, new in jobs]
+            return whole(jobs, at)
         times = self._pool.run(lambda db: self._together(db, asked))
         self._ring(jobs)
         at_once = {id_: at for (_, ones), at in zip(batches, times, strict=True) for id_, _ in ones}
@@ -138,15 +141,15 @@ class Storing:
             if at is None:
                 ((at,),) = db.execute(sql.statement(self._schema, "now")).fetchall()
             ahead = loads(batches, at)
-            load, stored = next(ahead, None), list[Inserted]()
+            load, told = next(ahead, None), list[Inserted]()
             while load is not None:
                 with db.cursor().copy(sql.statement(self._schema, load.statement)) as copy:
                     copy.write(load.data)
                     load = next(ahead, None)
-                    stored = stored or [Inserted(id_, new, at) for id_, new in group]
+                    told = told or whole(group, at)
             counted = {"queues": list(counts), "jobs": list(counts.values())}
             db.execute(sql.statement(self._schema, "count_stored"), counted)
-        return stored
+        return told
 
     def _ring(self, jobs: InsertGroup) -> None:
         queues = {new.queue for _, new in jobs}

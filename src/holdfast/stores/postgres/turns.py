@@ -115,7 +115,7 @@ class Turns:
 
     def place(self, new: NewJob) -> str | None:
         """Give the path under which a job that is stored now may wait at once; None for its queue."""
-        if not self.known.rules or new.queue not in self.known.turned:
+        if new.queue not in self.known.turned or not self.known.rules:
             return None
         if new.state is not State.QUEUED or new.run_at is not None or new.delay > 0:
             return None

@@ -49,6 +49,7 @@ from holdfast.port.store import (
     WorkerRecord,
 )
 from holdfast.port.transaction import Transaction
+from holdfast.stores.answers import whole
 from holdfast.stores.sqlite import adoption, books, guests, insertion, inspect, purging, rows, tally
 from holdfast.stores.sqlite import connection as files
 from holdfast.stores.sqlite.beats import extend
@@ -64,7 +65,6 @@ from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
 
 _MANY = 100
-_new = tuple.__new__
 _LONG_LOG = 4_000
 """Pages of the log after which a busy worker carries them into the file: those that a claim and its completion both
 change are carried once. Others keep to SQLite's 1,000: while a log still grows, a lone commit takes longer."""
@@ -104,7 +104,7 @@ class SqliteStore:
         if not ruled and (entry := insertion.enter(groups, now)) is not None and self._enter(*entry):
             self._bell.ring({new.queue for group in groups for _, new in group})
             self._count(sum(map(len, groups)))
-            return [[Inserted(id_, new, now) for id_, new in group] for group in groups]
+            return [whole(group, now) for group in groups]
         deltas: Deltas = defaultdict(int)
         with self._ruled() as db:
             place = self._turns.places(db) if ruled else None
@@ -128,7 +128,7 @@ class SqliteStore:
         self._uncounted += 1
         if self._uncounted >= tally.UNCOUNTED:
             self._count(0)
-        return _new(Inserted, (id_, new, now, None, False))
+        return Inserted(id_, new, now)
 
     def _count(self, jobs: int) -> None:
         """Have new jobs counted, now and then: nobody may be there to claim them."""
