@@ -133,7 +133,22 @@ class Executor:
                 attempt.transaction.rollback()
             return None, self.failed(attempt, error)
         move = self.returned(attempt, attempt.stage.result)
+        if attempt.last is not None:
+            joined = self._joined(attempt, attempt.last, move)
+            return (attempt.stage.apart(), None) if joined is None else (None, joined)
         return None, move if attempt.transaction is None else self._settled(attempt, attempt.transaction, move)
+
+    def _joined(self, attempt: Attempt, last: Move, move: Move | None) -> Move | None:
+        """Let the completion of a pipeline record its last step as well, if that is all that the two write: the step's
+        result is the job's. Like any record of a step it gives way to a cancellation.
+        """
+        job = attempt.job
+        plain = job.flow is None and job.expires_at is None and attempt.transaction is None and attempt.stop is None
+        if not plain or self._settings.events or last.spend or move is None or move.verb is not Verb.COMPLETE:
+            return None
+        if move.result != last.result:
+            return None
+        return move._replace(step=last.step, advance=last.advance, yields=last.yields)
 
     def _begin_pipeline(self, attempt: Attempt) -> None:
         attempt.transact = self._transact

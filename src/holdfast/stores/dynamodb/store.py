@@ -72,7 +72,7 @@ class DynamoStore:
     """Jobs in one table."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True
+        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True, joins=True
     )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
