@@ -45,6 +45,11 @@ class Scheduled(NamedTuple):
         """Finished jobs lie by the time they may go."""
         return False
 
+    @property
+    def proves_keys(self) -> bool:
+        """A job has a pointer, which takes a transaction."""
+        return False
+
     def partitions(self, of: str = "job") -> list[str]:
         """Name all partitions; with one shard it is named as the scheduled queue names it."""
         return [of] if self.shards == 1 else [f"{of}#{number:02d}" for number in range(self.shards)]
