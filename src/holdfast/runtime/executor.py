@@ -35,7 +35,7 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.job import Failure, JobRecord
 from holdfast.domain.moments import SECOND
-from holdfast.domain.move import Answer, Move, Verb
+from holdfast.domain.move import Answer, Move, Verb, joined
 from holdfast.port.transaction import Transaction
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.stage import AttemptStage, Hands
@@ -134,21 +134,14 @@ class Executor:
             return None, self.failed(attempt, error)
         move = self.returned(attempt, attempt.stage.result)
         if attempt.last is not None:
-            joined = self._joined(attempt, attempt.last, move)
-            return (attempt.stage.apart(), None) if joined is None else (None, joined)
+            end = self._joined(attempt, attempt.last, move)
+            return (attempt.stage.apart(), None) if end is None else (None, end)
         return None, move if attempt.transaction is None else self._settled(attempt, attempt.transaction, move)
 
     def _joined(self, attempt: Attempt, last: Move, move: Move | None) -> Move | None:
-        """Let the completion of a pipeline record its last step as well, if that is all that the two write: the step's
-        result is the job's. Like any record of a step it gives way to a cancellation.
-        """
-        job = attempt.job
-        plain = job.flow is None and job.expires_at is None and attempt.transaction is None and attempt.stop is None
-        if not plain or self._settings.events or last.spend or move is None or move.verb is not Verb.COMPLETE:
-            return None
-        if move.result != last.result:
-            return None
-        return move._replace(step=last.step, advance=last.advance, yields=last.yields)
+        """Let the completion of a pipeline record its last step, unless each of them has to be told of."""
+        alone = attempt.transaction is None and attempt.stop is None and not self._settings.events
+        return joined(attempt.job, last, move) if alone and move is not None else None
 
     def _begin_pipeline(self, attempt: Attempt) -> None:
         attempt.transact = self._transact
