@@ -28,6 +28,8 @@ from holdfast.stores.dynamodb.records import PARTS, Part, Records, put
 from holdfast.stores.dynamodb.wire import Failed, TooLarge, Wire, op_token
 
 _TRIES = 50
+_DOUBTS = 32
+"""A look costs a read unit, and a try for a taken key as much as forty: so one key in forty makes it worth looking."""
 
 
 class _Group(NamedTuple):
@@ -49,8 +51,8 @@ class Insertion:
         self._accounts = accounts
         self._bundles = bundles
         self._clock = clock
-        self._doubtful = False
-        """The last key asked for was taken: the next one is looked for first, which costs less than a try."""
+        self._doubts = 0
+        """How many keys are looked for before they are tried, because one was taken a while ago."""
 
     def store(self, groups: Sequence[InsertGroup], now: Micros, changes: Changes) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all."""
@@ -84,7 +86,8 @@ class Insertion:
         [(id_, new)] = group
         job, proofs, since = lifecycle.create(id_, new, now), self._records.proofs, now
         place = items.dedup(new.tenant, new.key or "")
-        if self._doubtful and self._wire.get(place) is not None:
+        if self._doubts and self._wire.get(place) is not None:
+            self._doubts = _DOUBTS
             return self._store_group(group, now, changes)
         try:
             put_one(self._wire, entry._replace(request=marked(entry.request)))
@@ -98,10 +101,10 @@ class Insertion:
             put_one(self._wire, taking(place, self._records.layout.place(job), job, None, None))
         except Failed as failed:
             if (failed.parts[0][1] or {}).get("job_id") != items.wire(id_):
-                self._doubtful = True
+                self._doubts = _DOUBTS
                 proofs.take_back(id_)
             return self._store_group(group, now, changes)
-        self._doubtful = False
+        self._doubts = max(self._doubts - 1, 0)
         if not proofs.stands(id_, since, self._clock):
             return self._store_group(group, now, changes)
         changes.tell(None, job)
