@@ -18,9 +18,9 @@ it before has resigned.
     ("make", "steps", "enqueued", "worked"),
     [
         (emulator.table_of, 0, Cost(4, 0), Cost(9, 0)),
-        (emulator.table_of, STEPS, Cost(6, 0), Cost(14, 0)),
+        (emulator.table_of, STEPS, Cost(6, 0), Cost(13, 0)),
         (emulator.contract_of, 0, Cost(6, 0, 1), Cost(5, 0, 0.3)),
-        (emulator.contract_of, STEPS, Cost(9, 0, 1), Cost(8, 0, 0.3)),
+        (emulator.contract_of, STEPS, Cost(7, 0, 1), Cost(7, 0, 0.3)),
     ],
     ids=["dynamodb", "dynamodb, steps", "dynamodb+sqs", "dynamodb+sqs, steps"],
 )

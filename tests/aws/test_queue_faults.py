@@ -114,3 +114,22 @@ def test_jobs_run_once_through_all_of_it_together(bench: Lab, shim: Shim) -> Non
     assert len(shim.done) >= 5
     assert done == dict.fromkeys(ids, 1)
     assert list(bench.store.check()) == []
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.BROKEN, Fault.THROTTLED, Fault.CONFLICT])
+@pytest.mark.parametrize("which", [1, 2], ids=["the job", "its key"])
+def test_a_job_with_a_key_is_stored_once_whatever_becomes_of_the_reply(
+    bench: Lab, shim: Shim, fault: Fault, which: int
+) -> None:
+    puts: Counter[str] = Counter()
+
+    def plan(operation: str) -> Fault | None:
+        puts[operation] += 1
+        return fault if operation == "PutItem" and puts[operation] == which else None
+
+    shim.plan = plan
+    [stored] = bench.accepted([bench.new(key="k")])
+    assert (stored.duplicate, shim.done[fault], puts["PutItem"]) == (False, 1, 3)
+    assert work(bench) == {stored.job.id: 1}
+    [again] = bench.accepted([bench.new(key="k")])
+    assert (again.job.id, again.duplicate) == (stored.job.id, True)

@@ -55,6 +55,16 @@ class Reader:
         found: list[dict[str, Any]] = self.table.query(KeyConditionExpression=Key("PK").eq("job"))["Items"]
         return found
 
+    def end(self, job: JobRecord, status: str) -> None:
+        """Give a job another status, and nothing else."""
+        [place] = [{name: item[name] for name in ("PK", "SK")} for item in self.every() if item["SK"].endswith(job.id)]
+        self.table.update_item(
+            Key=place,
+            UpdateExpression="SET #s = :s",
+            ExpressionAttributeNames={"#s": "status"},
+            ExpressionAttributeValues={":s": status},
+        )
+
 
 def test_a_reader_of_the_scheduled_queue_finds_what_is_due_in_order(bench: Lab) -> None:
     now = bench.clock.now()
@@ -100,19 +110,28 @@ def test_a_reader_of_the_scheduled_queue_understands_every_state(bench: Lab) -> 
     assert set().union(*items.values()) >= FIELDS
 
 
+@pytest.mark.parametrize("first", [State.QUEUED, State.RUNNING, State.RETRYING])
+@pytest.mark.parametrize("pause", [0, 60], ids=["at once", "a minute later"])
+def test_a_job_that_another_program_has_given_up_can_be_redriven(bench: Lab, first: State, pause: int) -> None:
+    job = bench.in_state(first, key="k")
+    Reader(bench.store.url).end(job, "dead_letter")
+    dead = bench.read(job)
+    assert dead.state is State.DEAD
+    bench.clock.advance(seconds=pause)
+    redriven = bench.done(lifecycle.redrive(dead))
+    assert (redriven.state, redriven.generation) == (State.QUEUED, 2)
+    bench.done(lifecycle.complete(bench.take(redriven), None, RETENTION))
+    assert bench.accepted([bench.new(key="k")])[0].duplicate
+    bench.clock.advance(microseconds=RETENTION.succeeded)
+    assert (bench.store.purge(10).jobs, list(bench.store.check())) == (1, [])
+
+
 @pytest.mark.parametrize("status", ["cancelled", "completed", "dead_letter"])
 def test_a_job_that_another_program_has_ended_is_kept_as_long_as_others_and_then_purged(
     bench: Lab, status: str
 ) -> None:
     job, other = bench.job(key="k"), bench.job(delay=90 * DAY)
-    reader = Reader(bench.store.url)
-    [place] = [{name: item[name] for name in ("PK", "SK")} for item in reader.every() if item["SK"].endswith(job.id)]
-    reader.table.update_item(
-        Key=place,
-        UpdateExpression="SET #s = :s",
-        ExpressionAttributeNames={"#s": "status"},
-        ExpressionAttributeValues={":s": status},
-    )
+    Reader(bench.store.url).end(job, status)
     kept = Retention().dead if status == "dead_letter" else Retention().cancelled
     bench.clock.advance(microseconds=kept - 1)
     assert bench.store.purge(10).jobs == 0

@@ -86,7 +86,14 @@ class Load(NamedTuple):
     reference: str
 
 
-Request = Call | Move | Rest | Signals | Jobs | Keep | Load
+class Last(NamedTuple):
+    """Record the last step of a pipeline, which gave this: together with the end of its job, or by itself."""
+
+    record: Move
+    value: Any
+
+
+Request = Call | Move | Rest | Signals | Jobs | Keep | Load | Last
 """A move of the job is to be committed: comes back only if it was written."""
 Script = Generator[Request, Any, T]
 
@@ -192,8 +199,11 @@ class Durable:
         retry: Retry | None = None,
         timeout: Micros | None = None,
         advance: int | None = None,
+        last: bool = False,
     ) -> Script[Any]:
-        """Run a step and record its result; or give the result that is recorded."""
+        """Run a step and record its result; or give the result that is recorded. `last` tells that nothing is left to
+        do behind it but to end the job with its result.
+        """
         stage, value = self._stage, None
         record = self._found(key)
         if record is None:
@@ -209,7 +219,13 @@ class Durable:
                 text = yield from self._kept(value, "The result of step", key)
             spend = stage.take() + stage.spends.pop(key, 0) if stage.spends else 0
             moved = self._one if advance is None else advance
-            yield lifecycle.checkpoint(stage.job, key, text, advance=moved, undoable=undo is not None, spend=spend)
+            move = lifecycle.checkpoint(stage.job, key, text, advance=moved, undoable=undo is not None, spend=spend)
+            if last and undo is None and (text is None or not codec.reference(text)):
+                if not certain and text is not None:
+                    value, certain = read_typed(fn, text), True
+                yield _new(Last, (move, value))
+            else:
+                yield move
             stage.recorded[key] = _new(StepRecord, (key, text, self._since))
         else:
             text, certain = record.result, False
@@ -366,7 +382,12 @@ class Durable:
             if undo is not None and link.undo_context is not None:
                 undo = partial(undo, **{link.undo_context: context})
             results[link.name] = yield from self.step(
-                key, link.fn, given, named, undo=undo, retry=link.retry, timeout=link.timeout, advance=advance
+                *(key, link.fn, given, named),
+                undo=undo,
+                retry=link.retry,
+                timeout=link.timeout,
+                advance=advance,
+                last=place + 1 == len(links),
             )
         if (left := self._advance(len(links), len(links))) and self._stage.job.steps_total and not self.undoing:
             yield from self._write(lifecycle.note(self._stage.job, f"{NOTE}end", None)._replace(advance=left))

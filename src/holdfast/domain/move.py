@@ -183,6 +183,16 @@ def recording(
     ))  # fmt: skip
 
 
+def joined(job: JobRecord, last: Move, end: Move) -> Move | None:
+    """Let the completion of a job record its last step as well, if that is all that the two write: the step's result is
+    the job's. Like any record of a step it gives way to a cancellation. None if the step must be recorded by itself.
+    """
+    plain = job.flow is None and job.expires_at is None and not last.spend and not last.undoable
+    if not plain or end.verb is not Verb.COMPLETE or end.result != last.result:
+        return None
+    return end._replace(step=last.step, advance=last.advance, yields=last.yields)
+
+
 class Answer(StrEnum):
     """What a store says to a move. The two refusals are the words of the delivery contract."""
 

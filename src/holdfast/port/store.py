@@ -68,6 +68,8 @@ class Capabilities:
     """`wait` also returns when a job comes due, whoever stored it: an idle worker need not look for itself."""
     messages: bool = False
     """Each attempt has a message in a queue, which the store sends: a message that was claimed has served."""
+    joins: bool = False
+    """A completion that records its job's last step costs no more than one that does not, and less than two writes."""
     fair: bool = False
     """Queues can be served lane by lane, with weights and aging; tenants and kinds can be paused."""
     limits: bool = False

@@ -35,6 +35,7 @@ class Attempt:
         "error",
         "job",
         "kind",
+        "last",
         "outcome",
         "progress",
         "renewed",
@@ -78,6 +79,8 @@ class Attempt:
         self.written: Move | None = None
         """The record it was left at, until it has been answered."""
         self.answer: Answer | None = None
+        self.last: Move | None = None
+        """The record of its last step, until that is joined with the end of the job or written."""
         self.progress: str | None = None
         """How far the handler says it is, until the store has been told."""
         self.began = 0.0

@@ -35,7 +35,7 @@ from holdfast.domain.errors import (
 )
 from holdfast.domain.job import Failure, JobRecord
 from holdfast.domain.moments import SECOND
-from holdfast.domain.move import Answer, Move, Verb
+from holdfast.domain.move import Answer, Move, Verb, joined
 from holdfast.port.transaction import Transaction
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.stage import AttemptStage, Hands
@@ -133,7 +133,15 @@ class Executor:
                 attempt.transaction.rollback()
             return None, self.failed(attempt, error)
         move = self.returned(attempt, attempt.stage.result)
+        if attempt.last is not None:
+            end = self._joined(attempt, attempt.last, move)
+            return (attempt.stage.apart(), None) if end is None else (None, end)
         return None, move if attempt.transaction is None else self._settled(attempt, attempt.transaction, move)
+
+    def _joined(self, attempt: Attempt, last: Move, move: Move | None) -> Move | None:
+        """Let the completion of a pipeline record its last step, unless each of them has to be told of."""
+        alone = attempt.transaction is None and attempt.stop is None and not self._settings.events
+        return joined(attempt.job, last, move) if alone and move is not None else None
 
     def _begin_pipeline(self, attempt: Attempt) -> None:
         attempt.transact = self._transact

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from holdfast.client.context import CURRENT_STEP, AttemptStopped, branch
-from holdfast.client.durable import Call, Jobs, Keep, Load, Request, Rest, Script, Suspended, Unwound
+from holdfast.client.durable import Call, Jobs, Keep, Last, Load, Request, Rest, Script, Suspended, Unwound
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
@@ -203,6 +203,11 @@ class AttemptStage:
             except StopIteration as end:
                 self.result = end.value
                 return None
+            if type(request) is Last:
+                if self._hands.store.capabilities.joins:
+                    attempt.last, self.result = request.record, request.value
+                    return None
+                request = request.record
             if type(request) is Move:
                 attempt.written, attempt.answer = self._told(request), None
                 return attempt.written
@@ -210,6 +215,14 @@ class AttemptStage:
                 value, step = self._call(request) if type(request) is Call else self._do(request), script.send
             except Exception as error:  # noqa: BLE001 - the script decides what becomes of it
                 value, step = error, script.throw
+
+    def apart(self) -> Move | None:
+        """Give the record of the last step, if there is one that could not be joined with the end of the job."""
+        attempt = self._attempt
+        if attempt.last is not None:
+            attempt.written, attempt.answer, attempt.last = self._told(attempt.last), None, None
+            return attempt.written
+        return None
 
     def _answered(self, move: Move) -> None:
         answer = self._attempt.answer
@@ -324,6 +337,8 @@ class AttemptStage:
                 return self._call(request)
             case Move():
                 return self._write(request)
+            case Last(record):
+                return self._write(record)
             case Rest(span):
                 return self._pause(span / SECOND)
             case _:
@@ -335,6 +350,8 @@ class AttemptStage:
                 return await self._acall(request)
             case Move():
                 return await self._awrite(request)
+            case Last(record):
+                return await self._awrite(record)
             case Rest(span):
                 await asyncio.sleep(span / SECOND)
                 return None

@@ -2,9 +2,11 @@
 
 from hypothesis import strategies as st
 
-from holdfast.domain.job import Failure, NewJob, Retention, State, Trigger
+from holdfast.domain import lifecycle
+from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State, Trigger
 from holdfast.domain.limits import ALL, Limit, Rule
 from holdfast.domain.moments import HORIZON, SECOND, Micros
+from holdfast.domain.move import Move, joined
 
 LEASE: Micros = 5 * SECOND
 TTL: Micros = 3 * SECOND
@@ -133,3 +135,10 @@ wills = st.fixed_dictionaries(
     }
 )
 """What somebody may want to do to a job, with all that a move of that verb may need."""
+
+
+def completed(job: JobRecord, step: str, result: str | None, place: int, spend: int) -> Move:
+    """Complete a job; one in three records its last step with it, if it can."""
+    end = lifecycle.complete(job, result, RETENTION, spend=spend)
+    last = lifecycle.checkpoint(job, step, result, spend=spend) if place % 3 == 0 else None
+    return end if last is None else joined(job, last, end) or end

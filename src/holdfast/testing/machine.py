@@ -464,7 +464,7 @@ def _decision(
             job, step, result, advance=place % 3, undoable=undoable, spend=spend
         ),
         "note": lambda: lifecycle.note(job, f"~{step}", result),
-        "complete": lambda: lifecycle.complete(job, result if place % 2 else None, RETENTION, spend=spend),
+        "complete": lambda: draws.completed(job, step, result if place % 2 else None, place, spend),
         "fail": lambda: lifecycle.fail(job, failure, draw=draw, retention=RETENTION, traceback=step),
         "release": lambda: lifecycle.release(job),
         "snooze": lambda: lifecycle.snooze(job, SECOND),

@@ -35,7 +35,14 @@ class ContractStore(DynamoStore):
     """Jobs in a table that is keyed by them, and messages about them."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True, messages=True
+        durable=True,
+        shared=True,
+        strict_order=False,
+        exact_counts=False,
+        concurrent=True,
+        calls=True,
+        messages=True,
+        joins=True,
     )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:

@@ -24,6 +24,7 @@ from holdfast.port.store import Query
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.items import Item, Row, attributes
 from holdfast.stores.dynamodb.layout import FOREVER, HELD, LOOK, LOOK_AT, Part, look, seen, shard
+from holdfast.stores.dynamodb.proofs import UNPROVED
 from holdfast.stores.dynamodb.steps import steps_of
 from holdfast.stores.dynamodb.wire import Wire
 
@@ -133,6 +134,11 @@ class Contract(NamedTuple):
         """Finished jobs have entries."""
         return True
 
+    @property
+    def proves_keys(self) -> bool:
+        """A job is its row."""
+        return True
+
     def place(self, job: JobRecord) -> Row:
         """Give the key of a job's item."""
         return Row(job.id)
@@ -214,8 +220,8 @@ class Contract(NamedTuple):
         return self.understood(item) is not None
 
     def understood(self, item: Item) -> JobRecord | None:
-        """Read a job's item if it is one of the contract."""
-        read = None if items.beside(item) else self._judged(item)
+        """Read a job's item if it is one of the contract, and there is no doubt that it has its key."""
+        read = None if items.beside(item) or UNPROVED in item else self._judged(item)
         return read if isinstance(read, JobRecord) else None
 
     def strange(self, item: Item) -> str | None:

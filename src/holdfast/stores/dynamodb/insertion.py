@@ -1,30 +1,35 @@
 """Storing jobs: each group in one transaction with its keys and credits.
 
 Plain jobs are written without a look: their pointers tell if an id is taken. So are jobs with keys that are likely to
-be new. If something is there after all, and for credits and steps, a group is decided on what is there now, and written
-under the condition that it still is.
+be new; one alone, where it is a single item, is put down first and takes its key then (`proofs`). If something is there
+after all, and for credits and steps, a group is decided on what is there now, and written under the condition that it
+still is.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.domain import accounts as credit
 from holdfast.domain import lifecycle
 from holdfast.domain.errors import InsufficientCredits, StoreError, StoreUnavailable
-from holdfast.domain.job import Account, JobRecord, NewJob, StepRecord
+from holdfast.domain.job import Account, JobRecord, NewJob, State, StepRecord
 from holdfast.domain.moments import Micros
 from holdfast.port.store import Inserted, InsertGroup, Refusal
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.accounts import Accounts
 from holdfast.stores.dynamodb.bundles import Bundles, Entry, fits
 from holdfast.stores.dynamodb.changes import Changes
+from holdfast.stores.dynamodb.contract import LONGEST_DELAY
 from holdfast.stores.dynamodb.items import Item, Key, Place, beside
 from holdfast.stores.dynamodb.past import step_item
+from holdfast.stores.dynamodb.proofs import UNPROVED, marked
 from holdfast.stores.dynamodb.records import PARTS, Part, Records, put
 from holdfast.stores.dynamodb.wire import Failed, TooLarge, Wire, op_token
 
 _TRIES = 50
+_DOUBTS = 32
+"""A look costs a read unit, and a try for a taken key as much as forty: so one key in forty makes it worth looking."""
 
 
 class _Group(NamedTuple):
@@ -38,11 +43,16 @@ class _Group(NamedTuple):
 class Insertion:
     """How jobs enter a table."""
 
-    def __init__(self, wire: Wire, records: Records, accounts: Accounts, bundles: Bundles) -> None:
+    def __init__(
+        self, wire: Wire, records: Records, accounts: Accounts, bundles: Bundles, clock: Callable[[], Micros]
+    ) -> None:
         self._wire = wire
         self._records = records
         self._accounts = accounts
         self._bundles = bundles
+        self._clock = clock
+        self._doubts = 0
+        """How many keys are looked for before they are tried, because one was taken a while ago."""
 
     def store(self, groups: Sequence[InsertGroup], now: Micros, changes: Changes) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all."""
@@ -55,8 +65,50 @@ class Insertion:
         """Store a group: without a look, if all that it needs is likely to be free."""
         if not likely_new(group):
             return self._store_group(group, now, changes)
+        if len(group) == 1 and (entry := self._alone(*group[0], now)) is not None:
+            return self._store_keyed(entry, group, now, changes)
         [answer] = self._store_plain([group], now, changes)
         return answer
+
+    def _alone(self, id_: str, new: NewJob, now: Micros) -> Part | None:
+        """Give the item of a job that may take its key behind it: one whose key is its own for as long as it is kept,
+        and that is called for at once, which removes the mark.
+        """
+        job = lifecycle.create(id_, new, now)
+        soon = job.state is State.QUEUED and job.available_at - now <= LONGEST_DELAY
+        if not self._records.layout.proves_keys or new.key is None or new.key_ttl is not None or not soon:
+            return None
+        first, *more = self._records.enter(job)
+        return None if more else first
+
+    def _store_keyed(self, entry: Part, group: InsertGroup, now: Micros, changes: Changes) -> list[Inserted] | Refusal:
+        """Store a job, and take its key then; if the key is taken, the job is taken back and the group is decided."""
+        [(id_, new)] = group
+        job, proofs, since = lifecycle.create(id_, new, now), self._records.proofs, now
+        place = items.dedup(new.tenant, new.key or "")
+        if self._doubts and self._wire.get(place) is not None:
+            self._doubts = _DOUBTS
+            return self._store_group(group, now, changes)
+        try:
+            put_one(self._wire, entry._replace(request=marked(entry.request)))
+        except TooLarge:
+            return self._store_group(group, now, changes)
+        except Failed as failed:
+            if UNPROVED not in (failed.parts[0][1] or {}):
+                return self._store_group(group, now, changes)
+            since = 0  # it was put down before, and there is no telling how long it stays
+        try:
+            put_one(self._wire, taking(place, self._records.layout.place(job), job, None, None))
+        except Failed as failed:
+            if (failed.parts[0][1] or {}).get("job_id") != items.wire(id_):
+                self._doubts = _DOUBTS
+                proofs.take_back(id_)
+            return self._store_group(group, now, changes)
+        self._doubts = max(self._doubts - 1, 0)
+        if not proofs.stands(id_, since, self._clock):
+            return self._store_group(group, now, changes)
+        changes.tell(None, job)
+        return [Inserted(id_, new, now)]
 
     def _store_plain(
         self, groups: Sequence[InsertGroup], now: Micros, changes: Changes

@@ -42,6 +42,11 @@ class Layout(Protocol):
         """Whether finished jobs are found by entries of the index, so that a note of several is cheaper."""
         ...
 
+    @property
+    def proves_keys(self) -> bool:
+        """Whether a job is one item that is found by its id, so that its key can be taken behind it (`proofs`)."""
+        ...
+
     def place(self, job: JobRecord) -> Key:
         """Give the key of a job's item."""
         ...

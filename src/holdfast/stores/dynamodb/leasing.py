@@ -20,6 +20,7 @@ from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.contract import DUE, LISTED, QUEUED, STATUSES, UNSUBMITTED
 from holdfast.stores.dynamodb.items import Item, Row
 from holdfast.stores.dynamodb.layout import HELD, LOOK, LOOK_AT, look, shard
+from holdfast.stores.dynamodb.proofs import UNPROVED, called
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.steps import Steps, steps_of
 from holdfast.stores.dynamodb.wire import Failed, Wire, op_token
@@ -35,7 +36,7 @@ _SETS = (
     *("claimed_at = :now", "updated_at = :time", "started_at = if_not_exists(started_at, :time)"),
     *("op_token = :op", "#listed = if_not_exists(#listed, :listed)"),
 )
-_COUNTS = "REMOVE begun_at ADD #version :one, #token :one, attempts :one"
+_COUNTS = f"REMOVE begun_at, {UNPROVED} ADD #version :one, #token :one, attempts :one"
 _CLAIM = f"SET {', '.join(_SETS)} {_COUNTS}"
 _CLAIM_AND_MOVE = f"SET {', '.join((*_SETS, '#look = :look', '#look_at = :until'))} {_COUNTS}"
 _NAMES = {
@@ -73,13 +74,13 @@ def lease(wire: Wire, records: Records, offer: Offer, want: Claim, now: Micros) 
         old = wire.update(Row(id_), _change(wire, offer, _values(offer.queue, want, now, op)), op)
     except Failed as failed:
         item = failed.parts[0][1]
-        raise Refused(item, records.layout.understood(item) if item else None) from failed
+        raise Refused(item, records.layout.understood(called(item)) if item else None) from failed
     except StoreError as error:  # it may be that what is there cannot be counted up
         item = wire.get(Row(id_)) if type(error) is StoreError else None
-        if item is None or records.layout.ours(item):
+        if item is None or records.layout.ours(called(item)):
             raise
         raise Refused(item, None) from error
-    before = records.layout.understood(old) if old else None
+    before = records.layout.understood(called(old)) if old else None
     if old and before is None:
         _put_back(wire, old, op)
         raise Refused(old, None)

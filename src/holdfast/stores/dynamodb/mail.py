@@ -30,6 +30,7 @@ from holdfast.stores.dynamodb.contract import DYING, ENDED, LONGEST_DELAY, PENDI
 from holdfast.stores.dynamodb.items import Item, Row
 from holdfast.stores.dynamodb.layout import HELD, LOOK, LOOK_AT, look
 from holdfast.stores.dynamodb.leasing import Offer, Refused, hold, lease
+from holdfast.stores.dynamodb.proofs import UNPROVED
 from holdfast.stores.dynamodb.queue import BATCH, Letter, Message, Queues
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.wire import Failed, Wire
@@ -100,7 +101,7 @@ class Mail:
 
     def _note_queued(self, id_: str) -> None:
         change = {
-            "UpdateExpression": "SET #status = :queued",
+            "UpdateExpression": f"SET #status = :queued REMOVE {UNPROVED}",
             "ConditionExpression": "#status = :pending",
             "ExpressionAttributeNames": {"#status": "status"},
             "ExpressionAttributeValues": items.attributes({":queued": QUEUED, ":pending": PENDING}),
@@ -337,7 +338,7 @@ class Mail:
         with self._lock:
             found = [self._waiting.popleft() for _ in range(len(self._waiting))]
         calls, _ = self._sorted(found, want._replace(queues=None, full=frozenset()), frozenset(), None)
-        rows = self._records.layout.fetch(self._wire, [call.offer.id for call in calls])
+        rows = self._records.rows([call.offer.id for call in calls])
         layout = self._records.layout
         read = [(call, rows.get(call.offer.id)) for call in calls]
         refused = [(call, Refused(row, layout.understood(row) if row else None)) for call, row in read]

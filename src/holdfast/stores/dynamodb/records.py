@@ -15,6 +15,7 @@ from holdfast.stores.dynamodb.contract import LISTED, STATUSES
 from holdfast.stores.dynamodb.items import Item, beside
 from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, Layout, Part
 from holdfast.stores.dynamodb.past import step_item
+from holdfast.stores.dynamodb.proofs import Proofs
 from holdfast.stores.dynamodb.steps import Steps, steps_of
 from holdfast.stores.dynamodb.wire import Wire
 
@@ -45,6 +46,7 @@ class Records:
     def __init__(self, wire: Wire, layout: Layout) -> None:
         self._wire = wire
         self.layout = layout
+        self.proofs = Proofs(wire)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -89,7 +91,11 @@ class Records:
         return self._ours([id_]).get(id_)
 
     def _ours(self, ids: Sequence[str]) -> dict[str, Item]:
-        return {id_: item for id_, item in self.layout.fetch(self._wire, ids).items() if self.layout.ours(item)}
+        return {id_: item for id_, item in self.rows(ids).items() if self.layout.ours(item)}
+
+    def rows(self, ids: Sequence[str]) -> dict[str, Item]:
+        """Read what lies under the ids of jobs as it is now, ours or not."""
+        return {id_: self.proofs.proved(item) for id_, item in self.layout.fetch(self._wire, ids).items()}
 
     def strange(self, id_: str) -> str | None:
         """Say why what lies under a job's id is no job, if something does."""

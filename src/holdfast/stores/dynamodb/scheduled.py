@@ -45,13 +45,20 @@ class Scheduled(NamedTuple):
         """Finished jobs lie by the time they may go."""
         return False
 
+    @property
+    def proves_keys(self) -> bool:
+        """A job has a pointer, which takes a transaction."""
+        return False
+
     def partitions(self, of: str = "job") -> list[str]:
         """Name all partitions; with one shard it is named as the scheduled queue names it."""
         return [of] if self.shards == 1 else [f"{of}#{number:02d}" for number in range(self.shards)]
 
     def place(self, job: JobRecord) -> Place:
-        """Give the key of a job's item: by the time it is due, or once it has ended, by the time it may go."""
-        if job.state in TERMINAL:
+        """Give the key of a job's item: by the time it is due, or once it has ended, by the time it may go. One that
+        another program has ended, by its status alone, has no time at which it ended, and lies where it was due.
+        """
+        if job.state in TERMINAL and job.finished_at is not None:
             sk = f"{TERMINAL_KEYS}{timestamp(job.purge_at or 0)}#{job.id}"
         else:
             sk = f"{SCHEDULED_KEYS}{timestamp(job.available_at)}#{job.id}"

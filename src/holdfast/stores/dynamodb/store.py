@@ -72,7 +72,7 @@ class DynamoStore:
     """Jobs in one table."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True
+        durable=True, shared=True, strict_order=False, exact_counts=False, concurrent=True, calls=True, joins=True
     )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -88,7 +88,7 @@ class DynamoStore:
         self._records = Records(self._wire, self._layout())
         self._bundles = Bundles(self._wire)
         self._ledger = Accounts(self._wire)
-        self._insertion = Insertion(self._wire, self._records, self._ledger, self._bundles)
+        self._insertion = Insertion(self._wire, self._records, self._ledger, self._bundles, self._clock.now)
         self._ends = Ends(self._wire, self._records.layout)
         self._settlement = Settlement(self._wire, self._records, self._ledger, self._insertion, self._ends)
         self._adoption = Adoption(self._wire, self._records, self._ledger)

@@ -17,6 +17,7 @@ from holdfast.stores.dynamodb.items import Item, Row
 from holdfast.stores.dynamodb.layout import LOOK, LOOK_AT, look, seen
 from holdfast.stores.dynamodb.leasing import hold
 from holdfast.stores.dynamodb.mail import REASON, Mail
+from holdfast.stores.dynamodb.proofs import UNPROVED
 from holdfast.stores.dynamodb.queue import Message, Queues
 from holdfast.stores.dynamodb.records import Records
 from holdfast.stores.dynamodb.wire import Failed, Wire
@@ -88,8 +89,11 @@ class Sweeping:
     def _late(self, now: Micros) -> Iterator[_Late]:
         """Walk through the jobs that wait for longer than they should, or run for longer than most."""
         for why, upto in ((OWED, now + _LEAD), (DUE, now - self._wire.address.grace), (SENT, now)):
-            for item in seen(self._wire, why, upto, _PAGE):
+            for found in seen(self._wire, why, upto, _PAGE):
+                item = self._records.proofs.proved(found)
                 job = self._records.layout.understood(item)
+                if UNPROVED in item and self._records.layout.strange(item) is None:
+                    self._records.proofs.let_go(item, self._records.layout.record(item).created_at, now)
                 if job is not None and (job.state in CLAIMABLE or job.state is State.RUNNING):
                     yield _Late(why, item, job)
 

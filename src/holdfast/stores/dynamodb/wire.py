@@ -184,10 +184,10 @@ class Wire:
             if not failed.own(op):
                 raise
 
-    def delete(self, place: Key) -> bool:
-        """Remove an item; tell whether it was there."""
+    def delete(self, place: Key, **condition: Any) -> bool:
+        """Remove an item, if a condition holds; tell whether it was there."""
         key = place.key
-        asked = {"Key": key, "ReturnValues": "ALL_OLD"}
+        asked = {"Key": key, "ReturnValues": "ALL_OLD", **condition}
         return "Attributes" in self.call("delete_item", table=self.table(key), writes=True, **asked)
 
     def transact(self, parts: Sequence[Mapping[str, Any]], op: str) -> None:

@@ -27,6 +27,24 @@ def completing_keeps_the_result(lab: Lab) -> None:
         assert lab.store.attempts(job.id) == []
 
 
+def a_completion_can_record_the_last_step(lab: Lab) -> None:
+    job = lab.running()
+    lab.done(lifecycle.checkpoint(job, "fetch", "1"))
+    last = lifecycle.complete(job, '"sent"', RETENTION)._replace(step="send", advance=1, yields=True)
+    done = lab.done(last)
+    assert (done.state, done.result, done.step_cursor) == (State.SUCCEEDED, '"sent"', 2)
+    assert [(step.name, step.result) for step in lab.store.steps(job.id)] == [("fetch", "1"), ("send", '"sent"')]
+    lab.refused(last, Answer.OK)
+
+
+def a_completion_that_records_a_step_gives_way_to_a_cancellation(lab: Lab) -> None:
+    job = lab.running()
+    lab.done(lifecycle.cancel(job, RETENTION))
+    last = lifecycle.complete(job, None, RETENTION)._replace(step="send", advance=1, yields=True)
+    lab.refused(last, Answer.CANCEL_REQUESTED)
+    lab.done(lifecycle.settle_cancel(job, RETENTION))
+
+
 def completing_after_a_failure_forgets_the_failure(lab: Lab) -> None:
     failed = lab.in_state(State.RETRYING)
     lab.clock.advance(microseconds=DELAY)
