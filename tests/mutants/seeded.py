@@ -395,10 +395,10 @@ MUTANTS = (
         "PostgreSQL lets two claim one job",
         "S8",
         POSTGRES,
-        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) "
+        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) {allowed} "
         "RETURNING *, (SELECT now FROM clock) AS now",
         "SELECT *, (SELECT now FROM clock) AS now FROM {schema}.waiting "
-        "WHERE ctid = ANY (ARRAY(SELECT place FROM picked))",
+        "WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) {allowed}",
         "taken",
     ),
     Mutant(

@@ -38,21 +38,35 @@ RULES = {
     "a rate per tenant": Rule("a", limits=(Limit("tenant", rate=(9, SECOND), burst=20),)),
     "tight": Rule("a", limits=(Limit("tenant", concurrency=2),)),
 }
+ROUND = {
+    "fair": Rule("a", order="fair"),
+    "per queue": Rule("a", order="fair", limits=(Limit(concurrency=100_000),)),
+    "per tenant": Rule("a", limits=(Limit("tenant", concurrency=100_000),)),
+    "per key": Rule("a", limits=(Limit("key", concurrency=100_000),)),
+    "near": Rule("a", order="fair", limits=(Limit("tenant", concurrency=300),)),
+}
+"""Rules under which one statement goes round the lanes."""
 
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, by_spare = Look.begin, Claims._by_spare
+    begin, by_spare, by_round = Look.begin, Claims._by_spare, Claims._by_round
 
     def looked(look: Look, *room: Any, **how: Any) -> None:
         begin(look, *room, **how)
         WAYS["read ahead"] += len(look._ahead)
-        WAYS["few run"] += len(look._roomy)
+        WAYS["few run"] += len(look.roomy)
 
     def spared(claims: Claims, *asked: Any) -> Any:
         WAYS["at once"] += 1
         return by_spare(claims, *asked)
 
+    def rounded(claims: Claims, *asked: Any) -> Any:
+        done = by_round(claims, *asked)
+        WAYS["round"] += bool(done[1])
+        return done
+
+    monkeypatch.setattr(Claims, "_by_round", rounded)
     monkeypatch.setattr(Look, "begin", looked)
     monkeypatch.setattr(Claims, "_by_spare", spared)
     WAYS.clear()
@@ -92,12 +106,12 @@ class Walk:
         for store in self.both:
             store.insert([group])
 
-    def trip(self) -> None:
-        """Hand in some of what is held, and claim."""
+    def trip(self, *, alone: bool = False) -> None:
+        """Hand in some of what is held, and claim; from one queue, if it is to be."""
         some = [pair for pair in self.held if self.rng.random() < 0.6]
         self.held = [pair for pair in self.held if pair not in some]
         limit = self.rng.choice((1, 3, 10, 60, 100))
-        queues = {"a": limit} if self.rng.random() < 0.7 else {"a": limit, "b": self.rng.choice((1, 9, 100))}
+        queues = {"a": limit} if alone or self.rng.random() < 0.7 else {"a": limit, "b": self.rng.choice((1, 9, 100))}
         want = Claim("w", f"lease-{next(self.leases)}", MINUTE, limit, queues)
         found = []
         for side, store in enumerate(self.both):
@@ -128,3 +142,23 @@ def test_short_ways_lead_where_the_long_way_does(name: str, seed: int, postgres_
     assert WAYS["at once" if name == "per queue" else "read ahead"] > STEPS // 8, WAYS
     if name in ("per tenant", "per key"):
         assert WAYS["few run"] > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ROUND)
+def test_one_statement_goes_round_as_a_ring_does(name: str, seed: int, postgres_url: str) -> None:
+    """Claims of any size, few lanes and many, full ones and empty ones."""
+    clock = ManualClock()
+    with closing(PostgresStore(postgres_url, clock)) as ours, closing(MemoryStore(clock=clock)) as reference:
+        walk = Walk((ours, reference), clock, seed)
+        walk.rule(ROUND[name])
+        for step in range(STEPS):
+            if step % 3 == 0:
+                walk.put(walk.rng.choice((30, 100, 250)))
+            if step % 7 == 6:
+                clock.advance(seconds=1)
+            ours._turns._uncertain.clear()  # else a way that led nowhere is not tried for a second
+            walk.trip(alone=True)
+        assert ours.standing("a") == reference.standing("a")
+        assert list(ours.check()) == []
+    assert WAYS["round"] > STEPS // 3, WAYS

@@ -12,8 +12,8 @@ of the tenant's lanes, and the next visit begins at another one.
 A store shows its lanes through a `Line`; which job goes next is decided here, the same for every store.
 """
 
-from collections.abc import Generator, Iterator, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.domain import limits
 from holdfast.domain.gates import Gates
@@ -31,6 +31,7 @@ PLACES = 10_000
 LATER: Micros = SECOND // 20
 """After a look that ended before the ring did, the next is worth while after this."""
 Rank = tuple[Any, ...]
+_T = TypeVar("_T")
 
 
 class Offer(NamedTuple):
@@ -75,10 +76,10 @@ def reach(most: int, lanes: int) -> tuple[int, int]:
     """Give how many lanes a claim looks at first if it begins a round, and how many jobs of each; `lanes` is how many
     there were, if known. A store that shows so much before it is asked is asked for no more, most of the time.
     """
-    return -(-most // _share(most)), max(_depth(most, lanes), _share(most))
+    return -(-most // anew(most)), max(_depth(most, lanes), anew(most))
 
 
-def _share(most: int) -> int:
+def anew(most: int) -> int:
     """Give how often a round that is begun by a claim of so many jobs gives a lane its weight."""
     return max(1, most // AT_ONCE)
 
@@ -345,7 +346,7 @@ class Ring:
         start = low if fresh else self.plan.span(tenant)[0 if goes_on else 1]
         for begin, until, is_new in ((start, high, fresh), (low, start, True)):
             if is_new:
-                self._share = _share(self.most)
+                self._share = anew(self.most)
             first = begin
             while first < until and self._seen < VISITS and (shown := self._line.lanes(first, until, 1, 1)):
                 self._seen += 1
@@ -439,12 +440,30 @@ class Stretch(NamedTuple):
 def stretches(plan: Plan, cursor: Cursor, most: int, tenant: str | None = None) -> list[Stretch]:
     """Give the way once round the lanes, from where the last claim stopped, for a claim of so many jobs."""
     low, high = plan.span(tenant)
-    anew = max(1, most // AT_ONCE)
+    share = anew(most)
     if not low <= cursor.lane < high:
-        return [Stretch(low, high, anew, 0)]
+        return [Stretch(low, high, share, 0)]
     goes_on = _goes_on(plan, cursor)
     start = cursor.lane if goes_on else limits.behind(cursor.lane)
-    return [Stretch(start, high, cursor.share, cursor.used if goes_on else 0), Stretch(low, start, anew, 0)]
+    return [Stretch(start, high, cursor.share, cursor.used if goes_on else 0), Stretch(low, start, share, 0)]
+
+
+def dealt(plan: Plan, cursor: Cursor, most: int, lanes: Mapping[str, Sequence[_T]]) -> list[_T]:
+    """Put what a claim took of each lane, all with the same weight, in the order in which a ring lets it go."""
+    gone: list[_T] = []
+    rest: list[Sequence[_T]] = []
+    names, share = sorted(lanes), 1
+    for first, until, share, used in stretches(plan, cursor, most):
+        for name in names:
+            if first <= name < until:
+                many = share - used if name == first else share
+                gone += lanes[name][:many]
+                rest.append(lanes[name][many:])
+    while rest := [jobs for jobs in rest if jobs]:
+        for jobs in rest:
+            gone += jobs[:share]
+        rest = [jobs[share:] for jobs in rest]
+    return gone
 
 
 def choose(rings: Sequence[Ring], most: int) -> list[tuple[str, Offer]]:

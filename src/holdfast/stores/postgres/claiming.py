@@ -12,15 +12,19 @@ from holdfast.domain.moments import Micros
 from holdfast.domain.move import Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import rows, sql
-from holdfast.stores.postgres.lanes import GROUP
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.rounds import Round, stood
 from holdfast.stores.postgres.settlement import Settlement, apart, completed, completing, completion, telling
 from holdfast.stores.postgres.trouble import BAD_ROW
 from holdfast.stores.postgres.turns import Turns
 
 Done = tuple[set[str], list[JobRecord]]
 """The ids of what was completed, and what was claimed."""
+
+
+_STOOD = -2
+"""Where a row tells how the turn stood, if the claim went round."""
 
 
 class Look(NamedTuple):
@@ -49,8 +53,7 @@ class Claims:
     def trip(self, completes: Sequence[Move], want: Claim) -> Done:
         """Complete and claim, in one transaction."""
         narrowed, ruled = self._turns.narrowed(want) if want.limit > 0 else (want, False)
-        spare = self._turns.spare(narrowed) if ruled else None
-        way = self._by_order if not ruled else self._by_rules if spare is None else partial(self._by_spare, spare)
+        way = self._way(narrowed) if ruled else self._by_order
         tries = iter([want.lease_id in self._unanswered])
 
         def work(db: Connection) -> Done:
@@ -68,9 +71,19 @@ class Claims:
         self._unanswered.discard(want.lease_id)
         return done
 
-    def look(self, want: Claim, ends: str | None = None) -> Look:
-        """Choose the statement that claims where no rule holds, and completes others if `ends` is not None."""
-        return look(self._schema, want, self.marks, self._given(), ends)
+    def _way(self, want: Claim) -> Callable[[Connection, Sequence[Move], Claim], Done]:
+        """Choose the way of a claim by rules."""
+        if (spare := self._turns.spare(want)) is not None:
+            return partial(self._by_spare, spare)
+        if (round_ := self._turns.round(want)) is not None:
+            return partial(self._by_round, round_)
+        return self._by_rules
+
+    def look(self, want: Claim, ends: str | None = None, spare: Spare | None = None) -> Look:
+        """Choose the statement that claims where no rule holds, or while limits leave so much to spare, and completes
+        others if `ends` is not None.
+        """
+        return look(self._schema, want, self.marks, self._given(), ends, spare=spare)
 
     def _first_answer(self, db: Connection, want: Claim) -> Done | None:
         """Give what a claim got whose answer never came."""
@@ -83,13 +96,8 @@ class Claims:
             return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
         asked = self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
-        ending = completion(completes, self._given()) if completes else {}
-        try:
-            with apart(db):
-                found = sql.ask(db, asked.statement, {**asked.parameters, **ending})
-        except BAD_ROW:
-            if not completes:
-                raise
+        found = self._sent(db, asked, completes)
+        if found is None:
             return Settlement(db, self._schema, self._given()).complete(completes), []
         done = completed(completes, found) if completes else set()
         claimed = rows.claimed(found, want)
@@ -102,26 +110,61 @@ class Claims:
         return done, claimed
 
     def _by_spare(self, spare: Spare, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
-        """Wait for a turn, and claim by order as long as limits are that far from full; else by rules."""
-        asked = far(self._schema, want, self.marks, self._given(), spare)
+        """Claim by order as long as limits are that far from full; else by rules."""
+        asked = self.look(want, telling(completes) if completes else None, spare)
         began = time.monotonic()
+        found = self._sent(db, asked, completes)
+        if found is None:
+            return Settlement(db, self._schema, self._given()).complete(completes), []
+        done = completed(completes, found) if completes else set()
+        claimed = rows.claimed(found, want)
+        if not claimed:  # nothing is due, or not enough to spare
+            if asked.lone:
+                self.marks.not_alone(time.monotonic())
+            return done, self._by_rules(db, (), want)[1]
+        waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
+        self.marks.took(claimed, want.limit, waited, front=asked.front)
+        return done, claimed
+
+    def _by_round(self, way: Round, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
+        """Go once round the lanes, if it is certain who goes and nobody else is going; else by rules."""
+        ends = telling(completes) if completes else None
+        text = sql.statement(
+            self._schema, "claim_round", counted=way.running is not None, alone=True, within=True, ends=ends
+        )
+        asked = Look(text, way.parameters(want, self._given()), front=False)
+        found = self._sent(db, asked, completes, first=partial(self._turns.lock, db, want) if way.waits else None)
+        if found is None:
+            return Settlement(db, self._schema, self._given()).complete(completes), []
+        done = completed(completes, found) if completes else set()
+        claimed, told = rows.claimed(found, want), stood(found[0][_STOOD])
+        moved = told.certain and told.chosen > len(claimed) == 0 and not way.waits  # the turn, by somebody else
+        self._turns.went(way, certain=told.certain, moved=moved)
+        if claimed or (told.certain and not told.chosen):
+            return done, way.in_turn(claimed, told.cursor)
+        if moved:
+            return done, self._by_round(way._replace(waits=True), db, (), want)[1]
+        return done, self._by_rules(db, (), want)[1]
+
+    def _sent(
+        self, db: Connection, asked: Look, completes: Sequence[Move], first: Callable[[], None] | None = None
+    ) -> list[Any] | None:
+        """Complete and claim by one statement, and something before it in the same trip; give the rows. None if some
+        completion cannot be written.
+        """
+        values = {**asked.parameters, **(completion(completes, self._given()) if completes else {})}
         try:
-            with apart(db), db.pipeline():
-                done = self._complete(db, completes)
-                self._turns.lock(db, want)
-                found = db.execute(asked.statement, asked.parameters)
+            with apart(db):
+                if first is None:
+                    return sql.ask(db, asked.statement, values)
+                with db.pipeline():
+                    first()
+                    found = sql.sent(db, asked.statement, values)
+                return found.fetchall()
         except BAD_ROW:
             if not completes:
                 raise
-            return Settlement(db, self._schema, self._given()).complete(completes), []
-        ended = completed(completes, done.fetchall()) if completes else set()
-        claimed = rows.claimed(found.fetchall(), want)
-        if not claimed:  # nothing is due, or not enough to spare
-            return ended, self._by_rules(db, (), want)[1]
-        if want.id is None:
-            waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
-            self.marks.took(claimed, want.limit, waited, front=asked.front)
-        return ended, claimed
+            return None
 
     def _by_rules(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Wait for a turn, and claim in as few trips as there are questions."""
@@ -133,6 +176,7 @@ class Claims:
             if not completes:
                 raise
             return Settlement(db, self._schema, self._given()).complete(completes), []
+        self._turns.locked(want)
         return completed(completes, done.fetchall()) if completes else set(), claimed()
 
     def _complete(self, db: Connection, completes: Sequence[Move]) -> Any:
@@ -141,46 +185,35 @@ class Claims:
         return db.execute(completing(self._schema, completes), completion(completes, self._given()))
 
 
-def look(schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str | None) -> Look:
-    """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front."""
+def look(
+    schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str | None, *, spare: Spare | None = None
+) -> Look:
+    """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front; and
+    only as long as the limits of its queue leave so much to `spare`.
+    """
     here = time.monotonic()
     lanes, alone = marks.lanes(here), marks.alone(here)
     shared = _shared(want, now)
+    text = partial(sql.statement, schema, ends=ends)
+    if spare is not None:
+        text = partial(text, within=True, counted=spare.running is not None, draws=spare.full_in is not None)
+        shared |= {**spare._asdict(), "home": next(iter(want.queues or ()))}
     if want.id is not None:
-        return Look(sql.statement(schema, "claim_one", ends=ends), {**shared, "id": want.id}, front=False)
+        return Look(text("claim_one"), {**shared, "id": want.id}, front=False)
     if lanes is not None and (marked := _wanted(lanes, want)):
         if len(marked) == 1:
             lane, most, mark = marked[0]
-            return Look(
-                sql.statement(schema, "claim_lone", ends=ends),
-                {**shared, **_lone(lane, most, mark, marks)},
-                front=False,
-            )
-        return Look(
-            sql.statement(schema, "claim", "marked_lanes", ends=ends), {**shared, **_marked(marked)}, front=False
-        )
+            return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark, marks)}, front=False)
+        return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"
         most = want.limit if named is None else min(named[alone.queue], want.limit)
         parameters = {**shared, **_lone(alone, most, START, marks)}
-        return Look(sql.statement(schema, "claim_lone", part, ends=ends), parameters, front=True, lone=True)
+        return Look(text("claim_lone", part), parameters, front=True, lone=True)
     if named is None:
-        return Look(
-            sql.statement(schema, "claim", "all_lanes", ends=ends), {**shared, "full": list(want.full)}, front=True
-        )
-    return Look(sql.statement(schema, "claim", "named_lanes", ends=ends), {**shared, **_named(want)}, front=True)
-
-
-def far(schema: str, want: Claim, marks: Marks, now: Micros | None, spare: Spare) -> Look:
-    """Choose the statement that claims from the queue of a rule, as long as its limits leave so much to spare."""
-    counted = spare.running is not None
-    text = partial(sql.statement, schema, "claim", counted=counted, free=True, draws=spare.full_in is not None)
-    shared = {**_shared(want, now), **spare._asdict(), "recount": now is not None and counted, "group": GROUP}
-    lanes = marks.lanes(time.monotonic())
-    if lanes is not None and (marked := _wanted(lanes, want)):
-        return Look(text("marked_lanes"), {**shared, **_marked(marked)}, front=False)
-    return Look(text("named_lanes"), {**shared, **_named(want)}, front=True)
+        return Look(text("claim", "all_lanes"), {**shared, "full": list(want.full)}, front=True)
+    return Look(text("claim", "named_lanes"), {**shared, **_named(want)}, front=True)
 
 
 def _shared(want: Claim, now: Micros | None) -> dict[str, Any]:

@@ -31,6 +31,8 @@ GROUP = Flow._fields.index("group")
 _FRONT = 500
 """How many jobs of a lane are looked at when some of them are to be put aside."""
 _BREAK, _END, _ASIDE, _LAST = "\x1f", "\x20", "z", "\U0010ffff"
+_UNNAMED = f"{_BREAK}\x01{_BREAK}"
+"""How ends what jobs are counted by of which only the queue was asked."""
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _Row = Sequence[Any]
 """A path, and of a job: where it lies, its id, rank and due time; and its tenant and kind, if these may be paused."""
@@ -103,8 +105,8 @@ class Look:
         self.strays: set[str] = set()
         """Queues with lanes in which something due stood in none."""
         self._ahead: dict[str, Ahead] = {}
-        self._roomy: set[str] = set()
-        """Queues of which so few jobs run that no limit can be reached."""
+        self.roomy: set[str] = set()
+        """Queues of which so few jobs run that no limit of jobs at once can be reached."""
         self._fronts: dict[str, list[_Row]] | None = None
 
     def begin(
@@ -115,7 +117,6 @@ class Look:
         fresh: Collection[str] = (),
         untidy: Collection[str] = (),
         strays: Collection[str] = (),
-        loose: Collection[str] = (),
         hints: Mapping[str, Hint] | None = None,
         recount: bool = True,
     ) -> None:
@@ -123,8 +124,7 @@ class Look:
 
         `fresh` are queues that were never looked at by rules; `untidy` those in which something may stand where it
         should not. If `hints` are given, lanes are read as well, before they are asked for, and jobs are brought into
-        them first only where there were `strays`; what runs is not told apart in queues whose limits are `loose`, as
-        long as they are. `recount` looks for running jobs that are not counted yet.
+        them first only where there were `strays`. `recount` looks for running jobs that are not counted yet.
         """
         self._room = room
         self._untidy = bool(room.keys() & set(untidy))
@@ -146,10 +146,9 @@ class Look:
         up = {queue: self._line_up(self._plans[queue]) for queue in first_up}
         counted = {of for of, limit in asked if limit.concurrency is not None}
         levels = {(of, limit.per, "") for of, limit in asked if limit.per == "queue" and limit.rate}
-        few = self._few(ahead & set(loose))
-        use = self._ask_use(levels, counted) if (asked and few is None) or not (up or ahead) else None
+        use = self._ask_use(levels, counted) if asked or not (up or ahead) else None
         read = {queue: Reach.of(room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
-        shown = {queue: self._read_ahead(self._plans[queue], read[queue], few) for queue in ahead}
+        shown = {queue: self._read_ahead(self._plans[queue], read[queue]) for queue in ahead}
         uncounted = self._ask_uncounted() if counted and recount else None
         for queue, *cursor, paused in turns.fetchall():
             self._cursors[queue] = Cursor(*cursor)
@@ -160,13 +159,17 @@ class Look:
         running = Counter(self._learn(levels, use)) if use is not None else Counter[str]()
         for queue, found in shown.items():
             self._shown(self._plans[queue], read[queue], found.fetchall())
-        new = uncounted.fetchall() if uncounted is not None else None
-        if few is not None and (new or not self._roomy):
-            self._roomy.clear()
-            running = Counter(self._learn(levels, self._ask_use(levels, counted)))
-        if new is not None:
+        if uncounted is not None:
+            new = uncounted.fetchall()
+            self.uncounted = len(new)
             running.update(self._count_in(new, locks=locks))
+        unnamed = [lane for lane in running if lane.endswith(_UNNAMED)]
+        if unnamed and any(limit.per != "queue" and limit.concurrency for _, limit in asked):
+            found = self.ask("unnamed", {"lanes": unnamed, "group": GROUP}).fetchall()
+            running = Counter({lane: jobs for lane, jobs in running.items() if lane not in unnamed})
+            running.update(self._count_in(found, locks=locks))
         self._add_up(running, {(of, limit.per) for of, limit in asked})
+        self._reckon(running, locks=locks)
 
     def _brought(self, queue: str, moved: Any) -> None:
         ((jobs, self.now),) = moved.fetchall()
@@ -178,30 +181,36 @@ class Look:
         """Tell whether the lanes of a queue can be read before they are asked for."""
         return bool(plan.shape) and plan.aging is None and not (plan.nested or self.holds or self._search)
 
-    def _few(self, loose: Collection[str]) -> int | None:
-        """Give how many jobs of the one queue that is looked at may run for none of its gates to close, whatever is
-        taken; None if gates have to be asked.
+    def _reckon(self, running: Mapping[str, int], *, locks: bool) -> None:
+        """Keep how many jobs of queues run at the most, for claims that do not count; and tell where so few do that no
+        gate can close, whatever is taken.
         """
-        if not self._lone or not loose:
-            return None
-        [(queue, most)] = self._room.items()
-        found = spare(self._plans[queue], most)
-        return None if found is None or found.full_in is not None else found.running
+        jobs = {
+            queue: sum(many for lane, many in running.items() if lane.startswith(f"{queue}{_BREAK}"))
+            for queue, plan in self._plans.items()
+            if any(of == queue and limit.concurrency is not None for of, limit in plan.limits)
+        }
+        for queue, many in jobs.items():
+            found = spare(self._plans[queue], self._room[queue])
+            if found is not None and (found.running or 0) >= many:
+                self.roomy.add(queue)
+        if jobs and locks:
+            most = [many + self._room[queue] for queue, many in jobs.items()]
+            self.ask("reckoned", {"queues": list(jobs), "jobs": most})
 
-    def _read_ahead(self, plan: Plan, read: Reach, few: int | None) -> Any:
+    def _read_ahead(self, plan: Plan, read: Reach) -> Any:
         low, high = (f"{plan.queue}{_BREAK}{end}" for end in plan.span())
-        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, "running": few, **read._asdict()}
+        values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, **read._asdict()}
         return self.ask("round", values, "" if self._lone else "orders_too")
 
     def _shown(self, plan: Plan, read: Reach, found: Sequence[_Row]) -> None:
         """Keep the lanes that were read, unless jobs have to be brought into them first."""
-        self.now, stray, few = found[0][:3]
-        self._roomy |= {plan.queue} if few else set()
+        self.now, stray = found[0][:2]
         if stray:
             self._brought(plan.queue, self._line_up(plan))
             return
         begin = len(plan.queue) + 1
-        shown = {row[3][begin:]: offers(row[4], row[5], row[6:]) for row in found if row[3] is not None}
+        shown = {row[2][begin:]: offers(row[3], row[4], row[5:]) for row in found if row[2] is not None}
         self._ahead[plan.queue] = Ahead(plan.span(), self._cursors.get(plan.queue, Cursor()), read, shown)
 
     @property
@@ -218,7 +227,8 @@ class Look:
         plan, cursor = self._plans[queue], self._cursors.get(self.turn(queue), Cursor())
         most, tenant = self._room[queue], None if self._search is None else self._search.tenant
         lanes = lanes if tenant is None else 1 if plan.shape == "t" else 0
-        plan = plan._replace(limits=()) if queue in self._roomy else plan
+        if queue in self.roomy and all(limit.rate is None for _, limit in plan.limits):
+            plan = plan._replace(limits=())
         line = _Line(self, plan, gates)
         return Ring(plan, line, gates, self.now, cursor=cursor, most=most, lanes=lanes, tenant=tenant, places=places)
 
@@ -280,7 +290,7 @@ class Look:
         """Send a statement that claims; what it takes is counted, if anything of these queues is, or as is said."""
         counted = self._counts if counted is None else counted
         text = sql.statement(self._schema, name, part, counted=counted, alone=self._lone)
-        return self._db.execute(text, {**values, "home": next(iter(self._room), "")})
+        return sql.sent(self._db, text, {**values, "home": next(iter(self._room), "")})
 
     def held(self) -> dict[str, list[str]]:
         """Name the tenants and kinds that are held back, as parameters."""
@@ -323,7 +333,6 @@ class Look:
     def _count_in(self, new: Iterable[tuple[str, str]], *, locks: bool) -> Iterable[str]:
         """See that running jobs are counted from now on; give what they are counted by."""
         lanes = dict(new)
-        self.uncounted = len(lanes)
         if lanes and locks:
             self.ask("count_in", {"lanes": json.dumps(lanes), "ids": list(lanes)})
         return lanes.values()

@@ -22,6 +22,7 @@ MIGRATIONS = (
     "0005_pages.sql",
     "0006_flow.sql",
     "0007_names.sql",
+    "0008_running.sql",
 )
 VERSION = len(MIGRATIONS)
 OLDEST = 14

@@ -12,7 +12,7 @@ from holdfast.stores import statements
 from holdfast.stores.postgres.pool import Connection
 from holdfast.stores.postgres.rows import place_of
 
-_FILES = ("statements.sql", "moves.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql")
+_FILES = ("statements.sql", "moves.sql", "books.sql", "adoption.sql", "pages.sql", "turns.sql", "rounds.sql")
 _RAW = {name: text for file in _FILES for name, text in statements.load("holdfast.stores.postgres", file).items()}
 PLACES = ("created", "waiting", "running", "outcome")
 _IDS = "ANY (CAST(%(ids)s AS uuid[]))"
@@ -22,6 +22,13 @@ _OF = (
 _NAMED = re.compile(r"%\((\w+)\)s")
 _UNTOUCHED = "{schema}.job JOIN {schema}.waiting AS untouched ON {untouched}"
 _ALONE = {"ends": "", "ended": "TRUE", "unwritten": "NULL", "beside": "", "besides": ""}
+_ROUND = {
+    **_ALONE,
+    "unwritten": "ending.written",
+    "beside": "(SELECT CAST(NULL AS text[]) AS written) AS ending LEFT JOIN (",
+    "besides": ") ON TRUE",
+}
+"""In one that goes round, because where the turn stood is told also if nothing is claimed."""
 _ENDING = {
     "ends": "{endings},\n",
     "ended": _RAW["ended"],
@@ -59,25 +66,37 @@ def statement(
     *,
     counted: bool = False,
     alone: bool = False,
-    free: bool = False,
+    within: bool = False,
     draws: bool = False,
     ends: str | None = None,
 ) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
     moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`; `alone` says that
-    they are of one queue, `free` that none is claimed unless limits are far from full, and `draws` that a token is
+    they are of one queue, `within` that none is claimed unless limits are far from full, and `draws` that a token is
     taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
-        text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", _RAW["counted_lane"] if counted else "NULL")
+        lane = "NULL" if not counted else _RAW["unnamed_lane" if within else "counted_lane"]
+        text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", lane)
         home = "taken.queue" if name in ("claim", "claim_lone") else _RAW["one_home" if alone else "home"]
         text = text.replace("{home}", home)
-        for place, block in (_ALONE if ends is None else _ENDING).items():
+        ending = _ENDING if ends is not None else _ROUND if name == "claim_round" else _ALONE
+        for place, block in (ending | _bounds(name, within=within, draws=draws)).items():
             text = text.replace(f"{{{place}}}", block)
     text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
-    parts = {"free": _RAW["free"] if free else "", "drawn": _RAW["drawn"] if draws else ""}
-    return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part, parts)
+    return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
+
+
+def _bounds(name: str, *, within: bool, draws: bool) -> dict[str, str]:
+    """Give what stands in a statement that claims for what keeps it within limits."""
+    if name == "claim_round":
+        return {"within": "", "allowed": "", "stood": _RAW["stood"]}
+    if not within:
+        return {"within": "", "allowed": "", "stood": ""}
+    if not draws:
+        return {"within": f"{_RAW['within']}\n", "allowed": _RAW["allowed"], "stood": ""}
+    return {"within": f"{_RAW['within']}\n{_RAW['drawn']}\n", "allowed": _RAW["allowed_by_drawn"], "stood": ""}
 
 
 @cache
@@ -106,24 +125,26 @@ def find(schema: str, place: str, standing: tuple[str, ...], asked: tuple[str, .
     return _fill(f"{text}\nORDER BY place.job_id DESC LIMIT %(limit)s", schema, "")
 
 
-def _fill(text: str, schema: str, part: str, more: Mapping[str, str] | None = None) -> LiteralString:
+def _fill(text: str, schema: str, part: str) -> LiteralString:
     untouched = _RAW["waiting_columns"].replace("place.", "untouched.")
     chosen = _RAW[part] if part else ""
     parts = {**_RAW, "read": _READ, "lanes": chosen, "more": chosen, "untouched_columns": untouched}
     columns = (f"{place}_columns" for place in (*PLACES, "untouched"))
     shared = ("named_lanes", "ranks", "ring", "held", "aside", "turned")
-    parts |= more or {"free": "", "drawn": ""}
-    whose = "each.queue" if parts["free"] else "CAST(%(queue)s AS text)"
-    parts["few"] = _RAW["few"].replace("{whose}", whose)
-    for name in ("lanes", "more", *shared, "free", "drawn", "few", "read", *columns, "untouched", "envelope"):
+    for name in ("lanes", "more", *shared, "read", *columns, "untouched", "envelope"):
         text = text.replace(f"{{{name}}}", parts[name])
     return text.replace("{schema}", schema)
 
 
 def ask(db: Connection, text: LiteralString, values: Mapping[str, Any]) -> list[Any]:
     """Run a statement that is too long for psycopg to remember how its parameters are numbered: we do."""
+    return sent(db, text, values).fetchall()
+
+
+def sent(db: Connection, text: LiteralString, values: Mapping[str, Any]) -> psycopg.RawCursor[Any]:
+    """Send such a statement."""
     numbered, names = _numbered(text)
-    return psycopg.RawCursor(db).execute(numbered, [values[name] for name in names]).fetchall()
+    return psycopg.RawCursor(db).execute(numbered, [values[name] for name in names])
 
 
 @cache

@@ -145,7 +145,7 @@ wanted (queue, most) AS MATERIALIZED (
 -- name: named_lanes
 RECURSIVE wanted (queue, most) AS MATERIALIZED (
   SELECT each.queue, each.most FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[])) AS each (queue, most)
-  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue) {free}
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
 ),
 {ranks}
 
@@ -166,7 +166,7 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
   SELECT each.queue, each.most, each.rank, each.mark_at, CAST(each.mark_id AS uuid)
   FROM unnest(CAST(%(queues)s AS text[]), CAST(%(most)s AS integer[]), CAST(%(ranks)s AS bigint[]), CAST(%(mark_ats)s AS bigint[]),
               CAST(%(mark_ids)s AS text[])) AS each (queue, most, rank, mark_at, mark_id)
-  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue) {free}
+  WHERE each.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
 )
 
 -- name: claim
@@ -270,9 +270,10 @@ WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.mi
 -- name: taken
 -- Rows of `waiting` are never updated, so a locked row stays where it was found. The envelopes are looked up one by one, whatever the planner
 -- thinks of the tables' sizes. What a claim itself sets is not told, nor the order, which is the client's to restore: sorting wide rows, and
--- sending what is known, were a fifth of the work. What a job has been through comes as one text, and only if it has.
-taken AS (
-  DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) RETURNING *, (SELECT now FROM clock) AS now
+-- sending what is known, were a fifth of the work. What a job has been through comes as one text, and only if it has: one that only stands in a
+-- lane is at its first version.
+{within}taken AS (
+  DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) {allowed} RETURNING *, (SELECT now FROM clock) AS now
 ),
 held AS (
   INSERT INTO {schema}.running (job_id, queue, version, generation, attempt, crashes, available_at, token, lease_id, lease_owner,
@@ -285,7 +286,6 @@ held AS (
     (taken.past).failure_retryable, coalesce((taken.past).step_cursor, 0), taken.flow, {lane}
   FROM taken
 ),
-{drawn}
 counted AS (
   INSERT INTO {schema}.tally (queue, state, jobs)
   SELECT gone.queue, each.state, each.jobs
@@ -293,9 +293,9 @@ counted AS (
   CROSS JOIN LATERAL (VALUES (gone.state, -gone.jobs), ('running', gone.jobs)) AS each (state, jobs)
 )
 SELECT {envelope}, taken.expires_at, job.steps_total, taken.available_at, taken.now, job.parent::text, job.code_version, taken.flow,
-  CASE WHEN (taken.past).version IS NOT NULL THEN CAST(json_build_array((taken.past).version, (taken.past).generation, (taken.past).attempt,
+  CASE WHEN (taken.past).version > 1 OR (taken.past).step_cursor > 0 THEN CAST(json_build_array((taken.past).version, (taken.past).generation, (taken.past).attempt,
     (taken.past).crashes, (taken.past).token, (taken.past).started_at, (taken.past).failure_code, (taken.past).failure_message,
-    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {unwritten}
+    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {stood}{unwritten}
 FROM {beside} taken CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = taken.job_id OFFSET 0) AS job {besides}
 
 -- name: read

@@ -17,17 +17,20 @@ from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.ring import LATER, Ring, choose
 from holdfast.port.store import Claim
-from holdfast.stores.postgres import lanes, rows, sql
-from holdfast.stores.postgres.ahead import Hint
+from holdfast.stores.postgres import lanes, rounds, rows, sql
+from holdfast.stores.postgres.ahead import Hint, Reach
 from holdfast.stores.postgres.lanes import GROUP, Look, Search
 from holdfast.stores.postgres.marks import Lane, Mark
 from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.rounds import Round
 from holdfast.stores.postgres.settlement import at_once
 
 _FRESH = 1.0
 """Seconds for which the rules are as they were read."""
 _SHUT: Micros = SECOND // 4
 """How long a limit that was full is believed to be, unless something of its queue ends here or somebody calls."""
+_VAIN = 3
+"""How often in a row the short way round may lead nowhere before it is not tried for a moment."""
 _DRAIN = 60.0
 """Seconds between two removals of full buckets."""
 
@@ -79,12 +82,21 @@ class Turns:
         self._read_at = self._counted_at = float("-inf")
         self._tidy: set[str] = set()
         """Queues that are tidy, by the rules that are known."""
+        self._tidy_since = float("-inf")
         self._shut: dict[str, float] = {}
         """Queues in which nothing can go, and until when that is believed; never changed but replaced, since others may
         be looking.
         """
         self._loose: dict[str, float] = {}
         """Queues (or all, `*`) whose limits were far from full, and when: nobody waits there for something to end."""
+        self._roomy: dict[str, float] = {}
+        """Queues of which so few jobs ran that no limit could be reached, and when."""
+        self._uncertain: dict[str, float] = {}
+        """Queues in which the short way round led nowhere several times, and when."""
+        self._tried: Counter[str] = Counter()
+        """How often in a row it has."""
+        self._crowded: dict[str, float] = {}
+        """Queues whose turn somebody else has moved meanwhile, and when."""
 
     def learn(self, fresh: float = _FRESH) -> Known:
         """Give the rules: as they are, or as they were a moment ago."""
@@ -100,7 +112,8 @@ class Turns:
         same = versions == self.known.pages
         rules = self.known.rules if same else Rules.read((name, body) for name, _, body in pages)
         self.known = Known(rules, frozenset(turned), frozenset(left), versions)
-        self._tidy.clear()
+        if at - self._tidy_since > _FRESH:
+            self._tidy, self._tidy_since = set(), at
         self._read_at = at
         return self.known
 
@@ -137,8 +150,7 @@ class Turns:
         if rules.everywhere and counted:
             counted = {ALL}
         self.stirred(None if ALL in counted else counted)
-        now = time.monotonic()
-        return [queue for queue in counted if now - self._loose.get(queue, float("-inf")) > _FRESH]
+        return [queue for queue in counted if not _lately(self._loose, queue)]
 
     def narrowed(self, want: Claim) -> tuple[Claim, bool]:
         """Leave out of a claim what is known to give nothing; tell whether the rest goes by rules, as claims for one
@@ -161,24 +173,59 @@ class Turns:
         """Say what must be left of the limits of a queue for a claim to need no other rule; None if it does need one,
         or if they are not known to be far from full.
         """
+        plan, most = self._lone(want)
+        if plan is None or plan.shape or plan.queue in self.known.left or not self._is_roomy(plan):
+            return None
+        return spare(plan, most)
+
+    def round(self, want: Claim) -> Round | None:
+        """Give the short way round the lanes of a queue; None if it is not open, or has led nowhere just now."""
+        plan, most = self._lone(want)
+        if plan is None or not plan.shape or plan.nested or plan.weights or not 0 < most <= rounds.MOST:
+            return None
+        queue = plan.queue
+        if (queue in self.known.left and queue not in self._tidy) or queue in self._strays:
+            return None
+        if _lately(self._uncertain, queue) or not self._is_roomy(plan):
+            return None
+        found = spare(plan, most) if plan.limits else None
+        if plan.limits and (found is None or found.full_in is not None):
+            return None
+        reach = Reach.of(most, self._hints.get(queue, Hint()))
+        return Round(plan, most, reach, found and found.running, _lately(self._crowded, queue))
+
+    def went(self, way: Round, *, certain: bool, moved: bool) -> None:
+        """Learn where the short way round led, and whether somebody else has moved the turn meanwhile."""
+        queue = way.plan.queue
+        self._tried[queue] = 0 if certain else self._tried[queue] + 1
+        if self._tried[queue] >= _VAIN:
+            self._tried[queue], self._uncertain[queue] = 0, time.monotonic()
+        if moved:
+            self._crowded[queue] = time.monotonic()
+
+    def _lone(self, want: Claim) -> tuple[Plan | None, int]:
+        """Give the plan of the one queue that a claim is from, and how many it wants; None if it is not as simple."""
         known = self.known
         if want.tenant is not None or want.id is not None or want.queues is None or len(want.queues) != 1:
-            return None
+            return None, 0
         [(queue, most)] = want.queues.items()
-        plan, now = known.rules.plan(queue), time.monotonic()
-        if plan is None or plan.shape or plan.aging or known.rules.tenants or known.rules.kinds:
-            return None
-        if queue not in known.turned or queue in known.left:
-            return None
-        if plan.counts and not self._is_loose(queue):
-            return None
-        if plan.counts and self._given() is None and now - self._counted_at > _FRESH:
-            return None
-        return spare(plan, min(most, want.limit))
+        plan = known.rules.plan(queue)
+        if plan is None or plan.aging or known.rules.tenants or known.rules.kinds or queue not in known.turned:
+            return None, 0
+        return plan, min(most, want.limit)
 
-    def _is_loose(self, queue: str) -> bool:
-        """Tell whether the limits of a queue were far from full a moment ago."""
-        return time.monotonic() - self._loose.get(queue, float("-inf")) <= _FRESH
+    def _is_roomy(self, plan: Plan) -> bool:
+        """Tell whether no limit of jobs at once could be reached a moment ago, and all that ran were counted then."""
+        if not plan.counts:
+            return True
+        return _lately(self._roomy, plan.queue) and time.monotonic() - self._counted_at <= _FRESH
+
+    def locked(self, want: Claim) -> None:
+        """Learn that the turns of a claim have been locked, so that they are there."""
+        known = self.known
+        plans = {queue: known.rules.plan(queue) for queue in set(want.queues or ()) - known.turned}
+        if new := {queue for queue, plan in plans.items() if plan is not None and (plan.limits or plan.shape)}:
+            self.known = known._replace(turned=known.turned | new)
 
     def lock(self, db: Connection, want: Claim) -> None:
         """Wait for the turn of a claim from one queue."""
@@ -352,13 +399,14 @@ class Turns:
             fresh={*room, ALL} - known.turned,
             untidy=untidy,
             strays=self._strays,
-            loose=[queue for queue in room if self._is_loose(queue)],
             hints=self._hints if locks else None,
             recount=recount,
         )
         self._tidy |= look.tidied
         if locks:
             self._strays = (self._strays - room.keys()) | look.strays
+            kept = {queue: at for queue, at in self._roomy.items() if queue not in room}
+            self._roomy = kept | dict.fromkeys(look.roomy, time.monotonic())
         if look.uncounted is not None:
             self._counted_at = float("-inf") if look.uncounted else time.monotonic()
         return look
@@ -398,6 +446,10 @@ class Turns:
         """Believe for so long that nothing can go in these queues."""
         if self._given() is None:
             self._shut = {**self._shut, **dict.fromkeys(queues, time.monotonic() + span / SECOND)}
+
+
+def _lately(times: Mapping[str, float], queue: str) -> bool:
+    return time.monotonic() - times.get(queue, float("-inf")) <= _FRESH
 
 
 def _lease(want: Claim, look: Look) -> dict[str, Any]:

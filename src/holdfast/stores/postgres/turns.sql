@@ -202,7 +202,7 @@ RECURSIVE ring (path, place, job_id, rank, available_at, goes, nth) AS (
 
 -- name: round
 -- So many lanes of a queue before they are asked for, once round from where its turn stands, and the best jobs of each; with the time, and
--- whether something is due that stands in no lane yet, and whether few jobs of the queue run (`domain.gates.Spare`), if asked.
+-- whether something is due that stands in no lane yet.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 begin (path) AS MATERIALIZED (
   SELECT greatest(CAST(%(low)s AS text), (SELECT queue || chr(31) || lane FROM {schema}.turn WHERE queue = CAST(%(queue)s AS text))) COLLATE "C"
@@ -233,7 +233,7 @@ stray (rank, available_at) AS (
     ORDER BY waiting.queue, waiting.rank, waiting.available_at LIMIT 1
   ) AS next WHERE stray.available_at > (SELECT now FROM clock)
 )
-SELECT clock.now, (SELECT coalesce(bool_or(available_at <= clock.now), FALSE) FROM stray), {few}, lane.path, best.*
+SELECT clock.now, (SELECT coalesce(bool_or(available_at <= clock.now), FALSE) FROM stray), lane.path, best.*
 FROM clock LEFT JOIN (SELECT path FROM ahead UNION ALL SELECT path FROM again) AS lane ON TRUE
 LEFT JOIN LATERAL (
   SELECT string_agg(CAST(first.place AS text), ';'), string_agg(CAST(first.job_id AS text), ';'){more} FROM (
@@ -243,15 +243,6 @@ LEFT JOIN LATERAL (
     ORDER BY waiting.queue, waiting.rank, waiting.available_at, waiting.job_id LIMIT CAST(%(each)s AS integer)
   ) AS first
 ) AS best ON TRUE
-
--- name: few
-CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN FALSE ELSE (
-    SELECT count(*) FROM (
-      SELECT 1 FROM {schema}.running
-      WHERE running.lane IS NOT NULL AND running.lane >= {whose} || chr(31) AND running.lane < {whose} || chr(32)
-      LIMIT CAST(%(running)s AS bigint) + 1
-    ) AS counted
-  ) <= CAST(%(running)s AS bigint) END
 
 -- name: orders_too
 , string_agg(first.rank || ' ' || first.available_at, ';')
@@ -350,28 +341,6 @@ SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()), (
     ) AS held GROUP BY held.lane
   ) AS counted
 )
-
--- name: free
--- Only while so few run, and the bucket is so full, that every job that is claimed may start (`domain.gates.Spare`). Those that were claimed
--- before the rule was known are looked for if asked.
-AND CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN TRUE ELSE {few} END
-  AND CASE WHEN CAST(%(full_in)s AS bigint) IS NULL THEN TRUE ELSE coalesce((
-    SELECT bucket.full_at FROM {schema}.bucket WHERE bucket.queue = each.queue AND bucket.per = 'queue' AND bucket.subject = ''
-  ), 0) <= coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(full_in)s AS bigint) END
-  AND CASE WHEN CAST(%(recount)s AS boolean) THEN (
-    SELECT count(*) FROM {schema}.running WHERE running.lane IS NULL AND running.queue = each.queue
-  ) = 0 ELSE TRUE END
-
--- name: drawn
--- What was taken from a bucket that was full enough.
-drawn AS (
-  INSERT INTO {schema}.bucket (queue, per, subject, full_at)
-  SELECT taken.queue, 'queue', '', greatest(clock.now, (
-      SELECT bucket.full_at FROM {schema}.bucket WHERE bucket.queue = taken.queue AND bucket.per = 'queue' AND bucket.subject = ''
-    )) + count(*) * CAST(%(interval)s AS bigint)
-  FROM taken, clock GROUP BY taken.queue, clock.now
-  ON CONFLICT (queue, per, subject) DO UPDATE SET full_at = excluded.full_at
-),
 
 -- name: uncounted
 -- Jobs that were claimed before a rule was known, and run.
