@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from holdfast.client.durable import Durable, Link, Script, Stage
+from holdfast.client.asking import Script
+from holdfast.client.durable import Durable, Link, Stage
 from holdfast.client.outcomes import policy
 from holdfast.domain import codec, trace
 from holdfast.domain.errors import BadInput

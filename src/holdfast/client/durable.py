@@ -8,10 +8,11 @@ whoever claims it next runs the function again from its beginning, past all that
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from holdfast.client.asking import Call, Jobs, Keep, Last, Load, Rest, Script, Signals
 from holdfast.client.outcomes import collected, encode_plain, is_as_said, opened, read_typed
 from holdfast.domain import codec, lifecycle
 from holdfast.domain.errors import BadInput
@@ -45,57 +46,6 @@ class Suspended(BaseException):
 
 class Unwound(BaseException):
     """Raised through a workflow's function when all that is recorded has been gone through and is to be undone."""
-
-
-class Call(NamedTuple):
-    """Run a function as the body of a step."""
-
-    step: str
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    timeout: Micros | None
-
-
-class Rest(NamedTuple):
-    """Wait in place."""
-
-    span: Micros
-
-
-class Signals(NamedTuple):
-    """Read the signals the job was sent."""
-
-
-class Jobs(NamedTuple):
-    """Read other jobs."""
-
-    ids: Sequence[str]
-
-
-class Keep(NamedTuple):
-    """Put a text away that is too large for a record, and give what is recorded instead."""
-
-    text: str
-    what: str
-
-
-class Load(NamedTuple):
-    """Give the text that was put away."""
-
-    reference: str
-
-
-class Last(NamedTuple):
-    """Record the last step of a pipeline, which gave this: together with the end of its job, or by itself."""
-
-    record: Move
-    value: Any
-
-
-Request = Call | Move | Rest | Signals | Jobs | Keep | Load | Last
-"""A move of the job is to be committed: comes back only if it was written."""
-Script = Generator[Request, Any, T]
 
 
 class Stage(Protocol):

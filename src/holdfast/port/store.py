@@ -69,7 +69,7 @@ class Capabilities:
     messages: bool = False
     """Each attempt has a message in a queue, which the store sends: a message that was claimed has served."""
     joins: bool = False
-    """A completion that records its job's last step costs no more than one that does not, and less than two writes."""
+    """A completion that records its job's last step takes one write less than the two by themselves."""
     fair: bool = False
     """Queues can be served lane by lane, with weights and aging; tenants and kinds can be paused."""
     limits: bool = False
@@ -77,9 +77,8 @@ class Capabilities:
 
 
 class Inserted(NamedTuple):
-    """The answer to one inserted job: what was stored and when, or the job that was there already.
-
-    The record is made only when it is looked at: most callers of a large batch never do.
+    """The answer to one inserted job: what was stored and when, or the job that was there already. The record is made
+    only when it is looked at: most callers of a large batch never do.
     """
 
     id: str

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from holdfast.client.durable import Durable, Script, Stage
+from holdfast.client.asking import Script
+from holdfast.client.durable import Durable, Stage
 from holdfast.client.registry import Kind
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from holdfast.client.asking import Call, Jobs, Keep, Last, Load, Request, Rest, Script
 from holdfast.client.context import CURRENT_STEP, AttemptStopped, branch
-from holdfast.client.durable import Call, Jobs, Keep, Last, Load, Request, Rest, Script, Suspended, Unwound
+from holdfast.client.durable import Suspended, Unwound
 from holdfast.client.registry import Registry
 from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
