@@ -16,6 +16,8 @@ from holdfast.domain.job import JobRecord, NewJob, State
 from holdfast.domain.limits import Kept, Rule
 from holdfast.port.store import Claim, Page
 from holdfast.stores.postgres import PostgresStore, storing
+from holdfast.stores.postgres.pool import Connection
+from holdfast.stores.postgres.swift import Swift
 
 NOW = 1_800_000_000_000_000
 
@@ -196,3 +198,19 @@ def test_a_statement_prepared_by_hand_is_prepared_again_once_the_server_has_forg
         store.insert([[(ids(1)[0], NewJob("plain", "{}"))]])
         store.pool.run(lambda db: db.execute("DEALLOCATE ALL"))
     assert store.counts() == {("default", State.QUEUED): 6}
+
+
+def test_one_that_the_server_has_forgotten_says_nothing_about_the_others(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]],
+) -> None:
+    store, _ = listening
+    one, other = Swift("swift_one", "SELECT %(a)s"), Swift("swift_other", "SELECT %(a)s")
+
+    def in_turns(db: Connection) -> list[int]:
+        one.row(db, {"a": "0"})
+        db.execute("DEALLOCATE ALL")
+        return [
+            int(statement.row(db, {"a": str(number)})[0]) for number, statement in enumerate((other, one, other, one))
+        ]
+
+    assert store.pool.run(in_turns) == [0, 1, 2, 3]

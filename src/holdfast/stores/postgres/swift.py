@@ -41,7 +41,7 @@ class Swift:
             answer = self._answer(db, ExecStatus.TUPLES_OK)
         except InvalidSqlStatementName:
             # When a transaction is rolled back, psycopg has the server forget all that was prepared.
-            db.at_hand.clear()
+            db.at_hand.discard(self._name)
             return db.execute(self._text, values).fetchone() or ()
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
