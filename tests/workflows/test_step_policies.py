@@ -234,8 +234,8 @@ def test_progress_is_seen_while_the_workflow_runs(app: Holdfast, working: Workin
 
     job = flow.enqueue()
     with working(app):
-        until(lambda: job.refresh().progress)
-        assert (job.progress, job.state) == ((0.495, "page 99 "), "running")
+        until(lambda: job.refresh().progress == (0.495, "page 99 "))
+        assert job.state == "running"
         go.append(1)
         until(lambda: job.refresh().state == "succeeded")
     assert job.progress == (0.495, "page 99 ")
