@@ -62,9 +62,7 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
                 (id_,) = self._ids.take(1)
             (outcome,) = self._store.insert([[(id_, new)]])
         finally:
-            self._turn.release()
-            if self._pending:
-                self._pass_on()
+            self._leave()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome[0]

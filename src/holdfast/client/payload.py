@@ -134,9 +134,7 @@ class Binder:
         return write
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
-        """Validate a call and give its payload."""
-        if not kwargs and self.write is not None and (text := self.write(args, limit)) is not None:
-            return text
+        """Validate a call of any kind and give its payload."""
         value = self._value(args, kwargs)
         if self._model is not None and isinstance(value, BaseModel):
             return self._readable(value, limit)

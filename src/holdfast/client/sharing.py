@@ -71,9 +71,7 @@ class Sharing(ABC, Generic[Asked, Got]):
             try:  # nobody else is there: the common case, and the shortest way
                 (outcome,) = self._write((asked,))
             finally:
-                self._turn.release()
-                if self._pending:
-                    self._pass_on()
+                self._leave()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -109,14 +107,19 @@ class Sharing(ABC, Generic[Asked, Got]):
         """Do what a caller is woken for: write, if nobody has; and wake the next who shares the commit."""
         if not ticket.answered:
             self._write_pending(ticket)
-            self._turn.release()
-            self._pass_on()
+            self._leave()
         elif ticket.after is not None:
             ticket.after.wake()
 
+    def _leave(self) -> None:
+        """Give up the turn, to the first who came meanwhile if there is one."""
+        self._turn.release()
+        if self._pending:
+            self._pass_on()
+
     def _pass_on(self) -> None:
         """Let the first who came meanwhile have the turn, which nobody has."""
-        if self._pending and self._turn.acquire(blocking=False):
+        if self._turn.acquire(blocking=False):
             if not self._pending:
                 self._turn.release()
             elif self._pending[0].future is None:
@@ -130,8 +133,7 @@ class Sharing(ABC, Generic[Asked, Got]):
             self._write_pending()
             if not self._pending or self._pending[0].future is None:
                 break
-        self._turn.release()
-        self._pass_on()
+        self._leave()
 
     def _write_pending(self, own: Ticket[Asked, Got] | None = None) -> None:
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST))]
