@@ -135,4 +135,5 @@ $(DEPS): requirements.lock
 $(READY): $(DEPS) pyproject.toml
 	@echo "setup: installing holdfast (editable)"
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src
 	@touch $@

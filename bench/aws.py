@@ -15,7 +15,9 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import boto3  # type: ignore[import-untyped]
 from botocore import xform_name  # type: ignore[import-untyped]
+from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from holdfast import Holdfast, JobFunction
@@ -241,7 +243,7 @@ class Replay:
     def __init__(self, app: Holdfast, copy: Address) -> None:
         source = parse(app.url)
         self._names = {source.table: copy.table, source.side: copy.side, source.queue: copy.queue, source.dlq: copy.dlq}
-        self._clients = {service: Calls(copy, service).client for service in ("dynamodb", "sqs")}
+        self._clients = {service: _bare(service, copy) for service in ("dynamodb", "sqs")}
         self._receipts: deque[str] = deque()
         self._left: deque[Made] = deque()
         for name in {source.table, source.side}:
@@ -304,6 +306,14 @@ class Replay:
                 return f"{place}/{self._names[name]}"
             case _:
                 return value
+
+
+def _bare(service: str, address: Address) -> Any:
+    """Make a client as boto3 makes them: with a connection for each thread, and without retries, as ours has none."""
+    config = Config(retries={"total_max_attempts": 1, "mode": "standard"}, max_pool_connections=THREADS)
+    known = {"aws_access_key_id": "bare", "aws_secret_access_key": "bare"}
+    where = {"region_name": address.region, "endpoint_url": address.endpoint}
+    return boto3.session.Session().client(service, config=config, **where, **known)
 
 
 def _items(client: Any, name: str) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 and runs workers.
 """
 
-import asyncio
 import math
 import os
 import random
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from holdfast.client.artifacts import Artifacts, default_url
-from holdfast.client.asynchronous import asynchronous
+from holdfast.client.asynchronous import asynchronous, in_thread, pause
 from holdfast.client.collector import uncollected
 from holdfast.client.decorator import WORKFLOW, JobDecorator, chosen_defaults, require_steps
 from holdfast.client.drops import Drops
@@ -257,17 +256,17 @@ class Holdfast(Operator):
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch, connection, large = await asyncio.to_thread(self._batch, prepared)
+        batch, connection, large = await in_thread(self._batch, prepared)
         if connection is not None:
             return await self._aenqueue_on(connection, batch)
         if large:
-            return self._handles(await asyncio.to_thread(self._insert_large, self._inserting(), batch))
+            return self._handles(await in_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
     def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any, bool]:
         """Give the jobs of a batch, the connection that they share, and whether some are too large for a record."""
         batch = list(prepared) if isinstance(prepared, Iterable) else [prepared]
-        if not all(isinstance(one, Prepared) for one in batch):
+        if not all(issubclass(given, Prepared) for given in set(map(type, batch))):
             msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
             raise BadInput(msg)
         together = batch[0].connection if batch else None
@@ -275,17 +274,17 @@ class Holdfast(Operator):
             if connection is not together or debounce is not None:
                 raise BadInput(_APART if connection is not together else _DEBOUNCED)
         fits, jobs = self.settings.artifacts.fits, [new for new, _, _ in batch]
-        large = not all(fits(new.payload) for new in jobs)
+        large = not all(map(fits, [new.payload for new in jobs]))
         return [self._kept(new) for new in jobs] if large else jobs, together, large
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
-        inserter, (new, connection, debounce) = self._inserting(), prepared
+        inserter, (new, connection, debounce) = self._inserter, prepared
+        if inserter is None or self._pid != PROCESS.id:
+            inserter = self._inserting()
         if connection is not None:
             return self._enqueue_on(connection, (self._kept(new),))[0]
-        if self.settings.artifacts.fits(new.payload):
-            stored = inserter.insert_one(new)
-        else:
-            (stored,) = self._insert_large(inserter, [self._kept(new)])
+        fits = self.settings.artifacts.fits(new.payload)
+        stored = inserter.insert_one(new) if fits else self._insert_large(inserter, [self._kept(new)])[0]
         job: Job[Any] = Job(self, stored)
         return job if debounce is None or not job.duplicate else self._debounced(prepared, job)
 
@@ -293,13 +292,13 @@ class Holdfast(Operator):
         inserter, new = self._inserting(), prepared.new
         if not self.settings.artifacts.fits(new.payload):
             if prepared.connection is None:
-                return await asyncio.to_thread(self._enqueue, prepared)
-            new = await asyncio.to_thread(self._kept, new)
+                return await in_thread(self._enqueue, prepared)
+            new = await in_thread(self._kept, new)
         if prepared.connection is not None:
             return (await self._aenqueue_on(prepared.connection, (new,)))[0]
         (job,) = self._handles(await inserter.ainsert((new,)))
         settled = prepared.debounce is None or not job.duplicate
-        return job if settled else await asyncio.to_thread(self._debounced, prepared, job)
+        return job if settled else await in_thread(self._debounced, prepared, job)
 
     def _kept(self, new: NewJob) -> NewJob:
         """Put a payload that is too large for a record where large ones are kept."""
@@ -477,7 +476,7 @@ class Holdfast(Operator):
             store = self.store
             with SHELTER, self._lock:
                 if self._inserter is None or self._pid != PROCESS.id:
-                    self._inserter = Inserter.on(store, self._clock, self.telemetry.watch)
+                    self._inserter = Inserter(store, self._clock, self.telemetry.watch)
                     self._pid = PROCESS.id
         return self._inserter
 
@@ -490,9 +489,9 @@ class Holdfast(Operator):
     async def _aawait_result(self, id_: str, timeout: float | timedelta | None) -> object:
         """Wait without a thread: those of an event loop are few, and a wait that is given up must not keep one."""
         patience = Patience(timeout)
-        while (record := await asyncio.to_thread(self._record, id_)).state not in TERMINAL:  # noqa: ASYNC110 - another process ends it
-            await asyncio.sleep(self._pause(record, patience))
-        return await asyncio.to_thread(result_of, record, self.registry, self._load)
+        while (record := await in_thread(self._record, id_)).state not in TERMINAL:
+            await pause(self._pause(record, patience))
+        return await in_thread(result_of, record, self.registry, self._load)
 
     def _pause(self, record: JobRecord, patience: Patience) -> float:
         return patience.pause(record)

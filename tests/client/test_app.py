@@ -378,6 +378,23 @@ def test_a_result_of_an_unknown_kind_is_plain(app: Holdfast, clock: ManualClock,
     assert app.get(job.id).result() == 3
 
 
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Permanent, "permanent"),
+        (Permanent("No such page."), "permanent, No such page"),
+        (Permanent("no", code="c"), "c, no"),
+    ],
+)
+def test_why_a_job_is_dead_is_one_sentence(app: Holdfast, raised: Any, said: str) -> None:
+    def doom() -> None:
+        raise raised
+
+    with pytest.raises(JobDead) as caught:
+        run(app, app.job(doom).enqueue()).result()
+    assert str(caught.value).endswith(f"is dead (rejected): {said}.")
+
+
 def test_a_job_that_did_not_succeed_has_no_result(
     app: Holdfast, add: JobFunction[..., int], doomed: JobFunction[..., None]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast import BadInput, BadPayload, Holdfast, JobFunction, JobHandler, Retry, UnknownKind
+from holdfast import BadInput, BadPayload, Context, Holdfast, JobFunction, JobHandler, Retry, UnknownKind
 from holdfast.testing.engine import TestHoldfast
 
 
@@ -40,6 +40,11 @@ class WithAnotherModel(JobHandler):
         return int  # type: ignore[return-value]
 
     def handle(self, payload: Any) -> None: ...
+
+
+class WithContext(DailySummary):
+    def handle(self, payload: Summary, ctx: Context) -> str:  # type: ignore[override]
+        return f"{payload.user_id}, attempt {ctx.attempt}"
 
 
 async def on_the_loop() -> None: ...
@@ -134,8 +139,9 @@ def test_each_attempt_gets_a_handler_of_its_own(holdfast: TestHoldfast) -> None:
         (in_a_thread, "a handler class needs payload_model"),
         (WithoutModel, "payload_model.. of a handler class gives the Pydantic model"),
         (WithAnotherModel, "payload_model.. of a handler class gives the Pydantic model"),
+        (WithContext, "takes the payload alone"),
     ],
-    ids=["an object", "a model", "a function", "no model", "another model"],
+    ids=["an object", "a model", "a function", "no model", "another model", "more than a payload"],
 )
 def test_what_is_no_handler_class_is_refused(holdfast: TestHoldfast, handler: Any, said: str) -> None:
     with pytest.raises(BadInput, match=said):

@@ -28,7 +28,7 @@ def known(app: Holdfast) -> Schedules:
 
 
 def fired(app: Holdfast, clock: ManualClock) -> int:
-    return fire(app.store, Inserter.on(app.store, clock).insert, app.store.now())
+    return fire(app.store, Inserter(app.store, clock).insert, app.store.now())
 
 
 def test_an_added_schedule_is_listed_as_it_was_asked_for(known: Schedules) -> None:
@@ -172,7 +172,7 @@ def test_what_a_worker_stores_is_what_was_declared(app: Holdfast, known: Schedul
 def test_a_pause_in_the_middle_of_a_firing_is_kept(app: Holdfast, known: Schedules, clock: ManualClock) -> None:
     known.add("often", TIDY, every=60)
     clock.advance(seconds=60)
-    insert = Inserter.on(app.store, clock).insert
+    insert = Inserter(app.store, clock).insert
 
     def pausing(jobs: Any) -> Any:
         known.pause("often")

@@ -133,3 +133,46 @@ def test_a_loop_that_is_gone_does_not_hold_up_the_others(
     jobs.append(add.enqueue(3))
     assert [job.state for job in jobs] == ["queued", "queued"]
     assert app.counts()["queued"] == 3
+
+
+class Latch(dict[Any, Any]):
+    """A turn that lets one thread ask for it the second time only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: threading.Thread | None = None
+        self.asked, self.go = threading.Event(), threading.Event()
+        self._times = 0
+
+    def setdefault(self, key: Any, value: Any = None) -> Any:
+        if threading.current_thread() is self.late:
+            self._times += 1
+            if self._times == 2:
+                self.asked.set()
+                assert self.go.wait(10)
+        return super().setdefault(key, value)
+
+
+def test_a_caller_that_was_written_for_before_it_took_the_turn_gives_it_up(
+    app: Holdfast, add: JobFunction[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, turn, line = Gate(app, monkeypatch), Latch(), Line()
+    monkeypatch.setattr(app._inserting(), "_pending", line)
+    monkeypatch.setattr(app._inserting(), "_turn", turn)
+    threads = [threading.Thread(target=add.enqueue, args=(n,), daemon=True) for n in range(3)]
+    turn.late = threads[2]
+    for n, thread in enumerate(threads):  # the first writes, the second waits, the third is held up before it waits
+        thread.start()
+        assert gate.entered.wait(10) if n == 0 else line.arrivals.acquire(timeout=10)
+    assert turn.asked.wait(10)
+    gate.open.set()
+    for thread in threads[:2]:
+        thread.join(10)
+    assert gate.sizes == [1, 2]
+    turn.go.set()
+    threads[2].join(10)
+    again = threading.Thread(target=add.enqueue, args=(3,), daemon=True)
+    again.start()
+    again.join(10)
+    assert not again.is_alive()
+    assert app.counts()["queued"] == 4

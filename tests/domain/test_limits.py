@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.domain import limits
 from holdfast.domain.errors import BadInput, StoreError
-from holdfast.domain.limits import Kept, Limit, Plan, Rule, Rules
+from holdfast.domain.gates import far
+from holdfast.domain.limits import ROOMY, Kept, Limit, Plan, Rule, Rules
 from holdfast.domain.moments import DAY, HOUR, MINUTE, SECOND
 
 
@@ -132,3 +133,26 @@ def test_a_lane_tells_its_tenant_and_key() -> None:
     for shape, group, told in (("t", "x", None), ("k", "x", "x"), ("k", None, None)):
         for tenant in ("", "acme", "ü k"):
             assert limits.split(Plan("q", shape).lane(tenant, group)) == (tenant, told)
+
+
+def test_limits_may_be_far_where_nobody_takes_turns_and_none_of_them_is_small() -> None:
+    def plan(*limits: Limit, order: str = "priority", everywhere: tuple[Limit, ...] = ()) -> Plan:
+        found = Rules({"q": Rule("q", order=order, limits=limits), "*": Rule("*", limits=everywhere)}).plan("q")
+        assert found is not None
+        return found
+
+    large, queue = Limit("tenant", concurrency=ROOMY), Limit(concurrency=3)
+    assert plan(large, queue).roomy
+    assert plan(large, queue).in_line() == Plan("q", limits=(("q", queue),))
+    for lanes in (
+        plan(large, order="fair"),
+        plan(large._replace(full="drop")),
+        plan(large, queue._replace(full="drop")),
+        plan(Limit("key", concurrency=ROOMY - 1)),
+        plan(large, Limit("key", rate=(9, SECOND), burst=ROOMY)),
+        plan(large, everywhere=(large,)),
+    ):
+        assert not lanes.roomy
+        assert not far(lanes, 0, 1)
+    assert far(plan(large, Limit("key", concurrency=ROOMY + 9)), ROOMY - 5, 5)
+    assert not far(plan(large, Limit("key", concurrency=ROOMY + 9)), ROOMY - 5, 6)

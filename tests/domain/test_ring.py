@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from holdfast.domain.gates import Gates, Spare, level, refill, spare, tokens
 from holdfast.domain.limits import Limit, Plan, Rule, Rules, split
 from holdfast.domain.moments import SECOND, Micros
-from holdfast.domain.ring import AT_ONCE, VISITS, WINDOW, Cursor, Offer, Ring, choose, rank
+from holdfast.domain.ring import VISITS, WIDE, WINDOW, Offer, Ring, choose, rank
+from holdfast.domain.way import AT_ONCE, Cursor
 
 TENANTS = ("", "a", "b", "c", "d")
 NOW: Micros = 10**15
@@ -176,6 +177,66 @@ def test_a_tenant_with_more_closed_keys_than_one_claim_looks_at_is_served_by_a_l
         assert claims < 4
         assert taken or not ring.shut
     assert taken == [last]
+
+
+@settings(max_examples=400)
+@given(
+    jobs=st.lists(st.sampled_from(TENANTS), max_size=60),
+    claims=st.lists(st.tuples(st.integers(0, 12) | st.sampled_from((50, 100)), st.integers(0, 6)), max_size=8),
+    limit=st.none() | st.integers(1, 9),
+    alone=st.booleans(),
+)
+def test_where_nobody_takes_turns_the_best_that_may_start_goes_next(
+    jobs: list[str], claims: list[tuple[int, int]], limit: int | None, alone: bool
+) -> None:
+    plan = Plan("q", "t", limits=(("q", Limit("tenant", concurrency=limit)),) if limit else (), ordered=True)
+    lanes: dict[str, list[int]] = defaultdict(list)
+    for number, tenant in enumerate(jobs):
+        lanes[f"t{tenant}"].append(number)
+    running: dict[str, int] = defaultdict(int)
+    for most, hint in claims:
+        gates = Gates(NOW, lambda subject: running[subject[2]], lambda _: None)
+        ring = Ring(plan, Shown(lanes), gates, NOW, cursor=Cursor("tb", 1), most=most, lanes=hint)
+        other = Ring(Plan("r"), Shown({}), gates, NOW, cursor=Cursor(), most=0)
+        taken = [offer.ref for _, offer in choose([ring] if alone else [ring, other], most)]
+        expected: list[int] = []
+        for job in sorted(job for line in lanes.values() for job in line):
+            if len(expected) < most and running[jobs[job]] < (limit or len(jobs)):
+                running[jobs[job]] += 1
+                expected.append(job)
+        assert taken == expected
+        assert ring.cursor == ring.begun
+        assert ring.shut is (most > len(expected))
+        for name, line in lanes.items():
+            lanes[name] = [job for job in line if job not in taken]
+
+
+def test_where_nobody_takes_turns_every_lane_of_many_is_compared_in_time() -> None:
+    number = 5 * WIDE
+    line = Shown({f"t{n:05}": [number + n, 10 * number + n] for n in range(number)} | {"t99999": [1]})
+    gates, cursor, taken = Gates(NOW, lambda _: 0, lambda _: None), Cursor(), list[int]()
+    plan = Plan("q", "t", ordered=True)
+    for _ in range(6):
+        ring = Ring(plan, line, gates, NOW, cursor=cursor, most=10)
+        got = [offer.ref for _, offer in choose([ring], 10)]
+        assert ring.seen <= WIDE
+        assert not ring.shut
+        taken, cursor = taken + got, ring.cursor
+        line.jobs = {name: [job for job in jobs if job not in got] for name, jobs in line.jobs.items()}
+    assert taken[:10] == list(range(number, number + 10))
+    assert taken[50] == 1
+
+
+def test_where_nobody_takes_turns_closed_lanes_are_passed_over_so_many_at_a_claim() -> None:
+    last = VISITS + WIDE
+    lanes = {f"t{n:05}": [n] for n in range(last + 1)}
+    plan = Plan("q", "t", limits=(("q", Limit("tenant", concurrency=1)),), ordered=True)
+    gates = Gates(NOW, lambda subject: int(subject[2] != f"{last:05}"), lambda _: None)
+    first = Ring(plan, Shown(lanes), gates, NOW, cursor=Cursor(), most=5)
+    assert choose([first], 5) == []
+    assert not first.shut
+    again = Ring(plan, Shown(lanes), gates, NOW, cursor=first.cursor, most=5)
+    assert [offer.ref for _, offer in choose([again], 5)] == [last]
 
 
 def test_what_a_claim_looks_at_does_not_grow_with_the_lanes() -> None:

@@ -533,6 +533,13 @@ MUTANTS = (
         "if claims and laned > stamp:",
     ),
     Mutant(
+        "what was claimed while a limit was far does not count when it comes near",
+        "S29",
+        TURNS,
+        "if unnamed and plan.shape:",
+        "if unnamed > 1 and plan.shape:",
+    ),
+    Mutant(
         "a visit to a lane never ends",
         "L4",
         RING,

@@ -74,7 +74,7 @@ def watch_of(
     insert: Callable[[Sequence[NewJob]], Sequence[Inserted]] | None = None,
 ) -> Watch:
     """A further worker's watch."""
-    return Watch(app.store, drop, secrets.token_hex(3), clock, insert or Inserter.on(app.store, clock).insert)
+    return Watch(app.store, drop, secrets.token_hex(3), clock, insert or Inserter(app.store, clock).insert)
 
 
 def jobs(app: Holdfast) -> list[Job[Any]]:
@@ -202,7 +202,7 @@ def test_a_watcher_that_dies_after_storing_the_jobs_leaves_one_of_each(
     app: Holdfast, folder: Path, clock: ManualClock
 ) -> None:
     drop = ingesting(app, folder, settle=0)
-    insert = Inserter.on(app.store, clock).insert
+    insert = Inserter(app.store, clock).insert
 
     def dying(new: Sequence[NewJob]) -> Sequence[Inserted]:
         insert(new)

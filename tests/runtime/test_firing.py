@@ -66,7 +66,7 @@ def store(url: str, clock: ManualClock) -> Iterator[Store]:
 
 
 def inserter(store: Store) -> Callable[[Sequence[NewJob]], list[Inserted]]:
-    return Inserter.on(store, SystemClock()).insert
+    return Inserter(store, SystemClock()).insert
 
 
 def every(seconds: int, catch_up: str = "skip", job: NewJob = JOB) -> Spec:
@@ -347,7 +347,7 @@ from holdfast.stores import open_store
 
 url, seed, start, end = sys.argv[1], *map(int, sys.argv[2:])
 draw, store = random.Random(seed), open_store(url)
-insert = Inserter.on(store, SystemClock()).insert
+insert = Inserter(store, SystemClock()).insert
 
 def fatal(jobs):
     died = draw.random()

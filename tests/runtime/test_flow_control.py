@@ -77,6 +77,7 @@ def test_what_is_beyond_a_full_limit_is_dropped_or_gives_way(app: Holdfast) -> N
         second = hold.using(queue="drop").enqueue(2)
         _until(lambda: second.refresh().state == "cancelled")
         assert second.record.failure_code == "limit"
+        assert str(second.explain()).endswith(", because as many jobs were running as may run at once.")
         old = hold.using(queue="replace", group="x").enqueue(1)
         assert begun.acquire(timeout=LONG)
         newer = [hold.using(queue="replace", group="x").enqueue(n) for n in (2, 3)]

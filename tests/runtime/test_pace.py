@@ -3,8 +3,14 @@
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
+
+import pytest
 
 from holdfast import Holdfast
+from holdfast.domain.job import JobRecord
+from holdfast.domain.move import Answer, Move
+from holdfast.port.store import Claim, Store
 from holdfast.runtime.pace import HORIZON, MOST, Pace
 from tests.workers import LONG, Working
 
@@ -33,11 +39,64 @@ def test_the_first_rate_is_believed_at_once() -> None:
     assert pace.hold == 10 + int(300 / 0.02 * HORIZON)
 
 
+def test_how_long_the_store_took_says_nothing_about_the_jobs() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    pace.fed(0.02)
+    pace.ran_dry(0.025)
+    pace.finished(100, 0.03)
+    assert pace.hold == 10 + int(100 / 0.025 * HORIZON)
+    pace.fed(0.045)
+    pace.ran_dry(0.055)
+    pace.ran_dry(0.058)
+    pace.finished(100, 0.06)
+    assert pace.hold in range(10 + int(7_000 * HORIZON) - 1, 10 + int(7_000 * HORIZON) + 1)
+
+
+def test_a_store_that_takes_long_is_not_left_with_much_in_hand() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    pace.ran_dry(0.0)
+    pace.finished(100, 0.1)
+    assert pace.hold == 10 + int(4 * 1_000 * HORIZON)
+
+
 def test_two_trips_hold_twice_as_much_and_no_more() -> None:
     pace = Pace(10, 0.0, prefetch=True, trips=2)
     for n in range(1, 50):
         pace.finished(20_000, n * 0.02)
     assert pace.hold == 10 + 2 * MOST
+
+
+def test_before_a_long_trip_it_pays_to_wait_a_little_and_before_a_short_one_it_does_not() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    assert pace.patience == 0
+    pace.travelled(0.1)
+    assert 0.005 < pace.patience < 0.05
+    pace.travelled(0.002)
+    assert pace.patience == 0
+    pace.travelled(0.1, jobs=500)  # which is not far for so many
+    assert pace.patience == 0
+
+
+def test_jobs_that_were_brought_together_are_handed_in_together_where_trips_are_long(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job
+    async def step(n: int) -> None:
+        await asyncio.sleep(n % 10 * 0.0005)
+
+    handed, exchange = list[int](), type(app.store).exchange
+
+    def far(store: Store, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
+        handed.append(len(moves))
+        time.sleep(0.1)
+        return exchange(store, moves, want)
+
+    monkeypatch.setattr(type(app.store), "exchange", far)
+    app.enqueue_many([step.prepare(n) for n in range(100)])
+    app.run_worker(concurrency=10, until_idle=True)
+    assert sum(handed) == 100
+    assert max(handed) >= 10
+    assert len([jobs for jobs in handed if jobs]) < 20  # one and then nine each time would be
 
 
 def test_what_was_taken_ahead_is_given_back_when_quick_jobs_turn_slow(app: Holdfast, working: Working) -> None:

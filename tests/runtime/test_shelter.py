@@ -80,15 +80,23 @@ def test_a_thread_in_shelter_hears_of_its_stop_when_it_comes_out() -> None:
     assert seen == ["done", "stopped"]
 
 
-def test_a_stop_that_is_taken_back_in_time_is_not_heard() -> None:
+@pytest.fixture
+def exposed() -> Iterator[None]:
+    """Let the main thread be stopped, for as long as a test takes."""
     SHELTER.expose()
+    yield
+    SHELTER.exposed.discard(threading.get_ident())
+
+
+@pytest.mark.usefixtures("exposed")
+def test_a_stop_that_is_taken_back_in_time_is_not_heard() -> None:
     with SHELTER:
         SHELTER.stop(threading.get_ident(), AttemptStopped)
         SHELTER.spare(threading.get_ident())
 
 
+@pytest.mark.usefixtures("exposed")
 def test_what_fails_in_shelter_is_the_reason_of_what_is_heard() -> None:
-    SHELTER.expose()
     with pytest.raises(AttemptStopped) as heard, SHELTER:  # noqa: PT012
         SHELTER.stop(threading.get_ident(), AttemptStopped)
         raise OSError

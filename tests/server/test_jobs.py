@@ -44,6 +44,7 @@ def test_a_job_is_stored_with_all_that_was_chosen(caller: httpx.Client, app: Hol
     answer = post(
         caller, kind="resize", payload={"photo": 7}, queue="photos", tenant="acme", user="ada", priority=5,
         key="photo:7", run_after=600, max_attempts=3, trace_id="abc", expires_after=3600,
+        group="album-1",
     )  # fmt: skip
     assert answer.status_code == 201
     told = answer.json()
@@ -51,6 +52,7 @@ def test_a_job_is_stored_with_all_that_was_chosen(caller: httpx.Client, app: Hol
     assert job.payload == {"photo": 7}
     assert (job.kind, job.queue, job.tenant, job.priority, job.key) == ("resize", "photos", "acme", 5, "photo:7")
     assert (told["state"], told["attempt"], told["max_attempts"], told["duplicate"]) == ("queued", 0, 3, False)
+    assert told["group"] == "album-1"
     assert job.available_at - job.created_at == timedelta(minutes=10)
     assert datetime.fromisoformat(told["available_at"]) == job.available_at
     assert "payload" not in told

@@ -147,7 +147,8 @@ def test_a_job_is_enqueued_and_read_as_it_was_asked_for(client: Client) -> None:
     assert (read.key, read.max_attempts, read.available_at, read.state) == ("photo:7", 3, at, "queued")
     assert read.payload == {"id": 7, "taken": None}
     assert (job.duplicate, job.payload, job.failure, job.finished_at) == (False, None, None, None)
-    later = client.enqueue("resize", run_after=timedelta(minutes=10))
+    later = client.enqueue("resize", run_after=timedelta(minutes=10), group="album-1")
+    assert later.fields["group"] == "album-1"
     assert later.available_at - later.created_at == timedelta(minutes=10)
     assert client.get(str(later.id)).fields["trigger"] == "manual"
 

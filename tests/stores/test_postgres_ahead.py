@@ -4,9 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain import limits
-from holdfast.domain.ring import VISITS, Cursor, Offer
+from holdfast.domain.limits import Plan
+from holdfast.domain.ring import VISITS, Offer
+from holdfast.domain.way import Cursor
 from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, offers
 
+FAIR = Plan("q", "t")
 LOW, HIGH = "t", "u"
 NAMES = tuple(f"t{letter}" for letter in "abcdefgh")
 PLACES = (*NAMES, *map(limits.behind, NAMES), LOW, HIGH)
@@ -48,18 +51,18 @@ def test_what_was_read_ahead_answers_rightly_or_not_at_all(
 @given(lanes=st.dictionaries(st.sampled_from(NAMES), st.integers(1, 9), min_size=1), at=st.sampled_from(NAMES))
 def test_the_first_question_of_a_claim_needs_no_other_look(lanes: dict[str, int], at: str) -> None:
     """Whether the turn goes on where it stands, or behind it."""
-    reach = Reach.of(4, Hint())
+    reach = Reach.of(FAIR, 4, Hint())
     ahead = read(lanes, Cursor(at), reach)
     for first in (at, limits.behind(at)):
         assert ahead.lanes(first, HIGH, 4, 1, lambda _: False) is not None
 
 
 def test_as_many_lanes_are_read_as_the_last_claim_went_through() -> None:
-    assert Reach.of(100, Hint()) == (26, 4)
-    assert Reach.of(100, Hint(lanes=2)) == (26, 50)
-    assert Reach.of(100, Hint(seen=80)) == (81, 4)
-    assert Reach.of(100, Hint(seen=9_999)) == (VISITS, 4)
-    assert Reach.of(100, Hint(lanes=2, seen=2, shut=True)) == (26, 1)
+    assert Reach.of(FAIR, 100, Hint()) == (11, 10)
+    assert Reach.of(FAIR, 100, Hint(lanes=2)) == (11, 50)
+    assert Reach.of(FAIR, 100, Hint(seen=80)) == (81, 10)
+    assert Reach.of(FAIR, 100, Hint(seen=9_999)) == (VISITS, 10)
+    assert Reach.of(FAIR, 100, Hint(lanes=2, seen=2, shut=True)) == (11, 1)
 
 
 def test_jobs_are_read_with_what_ranks_them() -> None:

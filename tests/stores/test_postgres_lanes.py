@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.domain import lifecycle, limits
+from holdfast.domain import lifecycle, limits, ring
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention, State
 from holdfast.domain.limits import Kept, Limit, Rule
@@ -21,7 +21,7 @@ from holdfast.domain.moments import HOUR, MINUTE, SECOND
 from holdfast.domain.move import Move
 from holdfast.port.store import Claim, Page, Query, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres import PostgresStore, ahead
 from holdfast.stores.postgres.lanes import BATCH
 from holdfast.testing.clock import ManualClock
 from tests.servers import until
@@ -332,3 +332,23 @@ def test_claims_that_go_round_at_once_take_every_job_once_and_no_turn_twice(
         thread.join()
     assert Counter(taken) == {f"t{tenant:02}": each for tenant in range(tenants)}
     assert list(store.check()) == []
+
+
+@pytest.mark.parametrize("order", limits.ORDERS)
+def test_a_job_behind_more_closed_lanes_than_a_look_goes_through_is_called_for(
+    order: str, store: PostgresStore, another: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (ring, ahead):
+        monkeypatch.setattr(module, "VISITS", 10)
+    monkeypatch.setattr(ring, "WIDE", 5)
+    rule(store, order=order, limits=(Limit("key", concurrency=1),))
+    for number in range(50):
+        put(store, 2, tenant=f"t{number % 2}", group=f"k{number:02}")
+    while sum(len(take(store, 20)) for _ in range(10)):
+        pass
+    leader = another()
+    assert not any(leader._callable()[0] for _ in range(12))
+    for late in ("a", "k25a", "z"):
+        put(store, 1, tenant="t1", group=late)
+        assert any(leader._callable()[0] for _ in range(12))
+        until(lambda: leader._callable()[0] and take(store, 1), f"the claim of {late}")

@@ -15,7 +15,7 @@ from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, State
 from holdfast.domain.limits import Kept, Rule
 from holdfast.port.store import Claim, Page
-from holdfast.stores.postgres import PostgresStore, storing
+from holdfast.stores.postgres import PostgresStore, loading, rows, storing
 from holdfast.stores.postgres.pool import Connection
 from holdfast.stores.postgres.swift import Swift
 
@@ -78,6 +78,22 @@ def test_a_job_is_the_same_whichever_way_it_was_stored(
     monkeypatch.setattr(storing, "_LOADED", 2)
     many = stored(store, [new, new])
     assert [alone] * 2 == few == many
+
+
+def test_a_load_of_many_slices_is_answered_in_the_order_it_was_given(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    for module in (rows, loading):
+        monkeypatch.setattr(module, "LARGEST", 3)
+    news = [
+        NewJob(f"kind{n % 3}", f'{{"n":{n}}}', queue=f"queue{n % 2}", run_at=None if n % 5 else NOW + n)
+        for n in range(50)
+    ]
+    found = stored(store, news)
+    assert [(job.kind, job.payload, job.queue) for job in found] == [(new.kind, new.payload, new.queue) for new in news]
+    assert [job.available_at for job in found] == [new.run_at or NOW for new in news]
+    assert store.counts() == {("queue0", State.QUEUED): 25, ("queue1", State.QUEUED): 25}
     assert not list(store.check())
 
 
@@ -214,3 +230,35 @@ def test_one_that_the_server_has_forgotten_says_nothing_about_the_others(
         ]
 
     assert store.pool.run(in_turns) == [0, 1, 2, 3]
+
+
+def test_a_row_that_was_told_before_its_commit_failed_is_not_believed(
+    listening: tuple[PostgresStore, psycopg.Connection[Any]],
+) -> None:
+    """S34: so it is, too, where a backend is ended between the two."""
+    store, _ = listening
+    enter = Swift("swift_late", "INSERT INTO late VALUES (CAST(%(a)s AS integer)) RETURNING a")
+
+    def twice(db: Connection) -> None:
+        db.execute("CREATE TEMPORARY TABLE late (a integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        assert enter.row(db, {"a": "1"}) == [b"1"]
+        enter.row(db, {"a": "1"})
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        store.pool.run(twice)
+
+
+@pytest.mark.parametrize("unlike", [{"tenant": "a"}, {"group": "a"}, {"key": "a", "user": "ada"}])
+def test_jobs_that_are_stored_together_go_in_the_order_in_which_they_were_given(
+    unlike: dict[str, Any], postgres_url: str
+) -> None:
+    with closing(PostgresStore(postgres_url)) as store:
+        names = ids(10)
+        ones = [NewJob("echo", "{}")._replace(**unlike if place % 3 == 0 else {}) for place in range(len(names))]
+        if "key" in unlike:
+            ones = [new._replace(key=new.key and name) for name, new in zip(names, ones, strict=True)]
+        [stored] = store.insert([list(zip(names, ones, strict=True))])
+        assert isinstance(stored, list)
+        assert [job.id for job in store.claim(Claim("w", "lease", 60_000_000, 20))] == names
+        assert {one.at for one in stored} == {job.created_at for job in read(store, names)}
+        assert len({one.at for one in stored}) == 1

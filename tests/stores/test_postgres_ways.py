@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain import lifecycle, limits
+from holdfast.domain import lifecycle, limits, ring
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention
 from holdfast.domain.limits import Kept, Limit, Rule
@@ -41,11 +41,16 @@ RULES = {
 ROUND = {
     "fair": Rule("a", order="fair"),
     "per queue": Rule("a", order="fair", limits=(Limit(concurrency=100_000),)),
-    "per tenant": Rule("a", limits=(Limit("tenant", concurrency=100_000),)),
-    "per key": Rule("a", limits=(Limit("key", concurrency=100_000),)),
+    "per tenant": Rule("a", order="fair", limits=(Limit("tenant", concurrency=100_000),)),
     "near": Rule("a", order="fair", limits=(Limit("tenant", concurrency=300),)),
 }
 """Rules under which one statement goes round the lanes."""
+LINED = {
+    "per tenant": Rule("a", limits=(Limit("tenant", concurrency=70),)),
+    "per tenant and queue": Rule("a", limits=(Limit("tenant", concurrency=90), Limit(rate=(90, SECOND), burst=120))),
+    "per key": Rule("a", limits=(Limit("key", concurrency=60),)),
+}
+"""Rules whose limits are far and near by turns."""
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +167,25 @@ def test_one_statement_goes_round_as_a_ring_does(name: str, seed: int, postgres_
         assert ours.standing("a") == reference.standing("a")
         assert list(ours.check()) == []
     assert WAYS["round"] > STEPS // 3, WAYS
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", LINED)
+def test_jobs_go_in_one_order_whether_limits_are_far_or_near(
+    name: str, seed: int, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ROOMY", 50)
+    monkeypatch.setattr(ring, "WIDE", 200)  # as many lanes as there can be
+    clock = ManualClock()
+    with closing(PostgresStore(postgres_url, clock)) as ours, closing(MemoryStore(clock=clock)) as reference:
+        walk = Walk((ours, reference), clock, seed)
+        walk.rule(LINED[name])
+        for step in range(STEPS):
+            if step % 4 == 0:
+                walk.put(walk.rng.choice((30, 100, 250)))
+            if step % 7 == 6:
+                clock.advance(seconds=1)
+            walk.trip(alone=step % 3 > 0)
+        assert ours.standing("a") == reference.standing("a")
+        assert list(ours.check()) == []
+    assert WAYS["at once"] > 0, WAYS

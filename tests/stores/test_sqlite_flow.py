@@ -12,7 +12,7 @@ from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention
 from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import MINUTE
-from holdfast.domain.ring import AT_ONCE
+from holdfast.domain.way import AT_ONCE
 from holdfast.port.store import Claim, Page
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.lines import BATCH

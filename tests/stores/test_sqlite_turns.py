@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.domain import lifecycle, limits
+from holdfast.domain import lifecycle, limits, ring
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention
 from holdfast.domain.limits import Kept, Limit, Rule
@@ -152,6 +152,43 @@ def test_claims_of_any_size_take_what_the_reference_takes(pair: Pair) -> None:
     assert list(pair.file.check()) == []
 
 
+@pytest.mark.parametrize("pair", range(10), indirect=True)
+def test_jobs_go_in_one_order_whether_limits_are_far_or_near(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ROOMY", 30)
+    monkeypatch.setattr(ring, "WIDE", 300)  # as many lanes as there can be
+    asked = [Limit("tenant", concurrency=60), Limit("tenant", concurrency=150), Limit("key", concurrency=90)]
+    pair.rule(Rule("default", limits=(pair.dice.choice(asked),)))
+    pair.fill()
+    pair.trip(7, {"default": 7})
+    lined = 0
+    for step in range(60):
+        match pair.dice.randrange(8):
+            case 0 | 1:
+                pair.fill()
+            case 2:
+                pair.clock.advance(milliseconds=pair.dice.choice((1, 400, 1_500)))
+            case 3 if step % 3 == 0:
+                pair.rule(Rule("default", limits=(pair.dice.choice(asked),)))
+            case _:
+                size = pair.dice.choice((1, 3, 7, 24, 50, 100))
+                alone = {"default": size}
+                pair.trip(size, pair.dice.choice((alone, alone, alone, {"default": size, "other": 2}, None)))
+        db = pair.file.file.writer
+        lined += db.execute("SELECT unnamed FROM turn WHERE queue = 'default'").get == 1
+    assert lined > 0
+    standings = [[store.standing(queue) for queue in ("default", "other", "*")] for store in pair.stores]
+    assert standings[0] == standings[1]
+
+
+def test_limits_that_are_far_cost_three_short_looks(pair: Pair) -> None:
+    pair.rule(Rule("default", limits=(Limit("tenant", concurrency=ROOMY),)))
+    pair.store([f"t{place % 7}" for place in range(300)])
+    pair.trip(6, {"default": 6})
+    pair.trip(6, {"default": 6})
+    looks = ["orders", "running_in_queue", "lined", "promote", "pick"]
+    assert pair.asks(6) == ["BEGIN IMMEDIATE", *looks, "trip", "COMMIT"]
+
+
 @pytest.mark.parametrize("size", [30, 63, 100])
 def test_a_trip_by_turns_takes_few_statements(pair: Pair, size: int) -> None:
     pair.rule(Rule("default", order="fair"))
@@ -163,7 +200,7 @@ def test_a_trip_by_turns_takes_few_statements(pair: Pair, size: int) -> None:
 
 
 def test_a_limit_that_a_claim_cannot_reach_costs_two_looks_at_one_number(pair: Pair) -> None:
-    pair.rule(Rule("default", limits=(Limit("tenant", concurrency=100),)))
+    pair.rule(Rule("default", order="fair", limits=(Limit("tenant", concurrency=100),)))
     pair.store([f"t{place % 7}" for place in range(300)])
     pair.trip(6, {"default": 6})
     looks = ["orders", "running_in_queue", "running_in_queue", "stance", "sweep"]

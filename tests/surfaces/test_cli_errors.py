@@ -164,6 +164,7 @@ def test_one_bad_id_among_good_ones_stops_all_of_them(here: Path) -> None:
         (("jobs", "list", "--before", "seven"), "'seven' is not a job id"),
         (("jobs", "list", "--colour"), "No such option"),
         (("jobs",), "Missing command"),
+        (("init",), "Missing command"),
         (("jobs", "show"), "Missing argument 'ID'"),
         (("jobs", "shwo"), "No such command 'shwo'"),
         (("queues", "pause", ""), "A queue is 1 to 255 printable characters"),

@@ -92,7 +92,7 @@ def test_a_schedule_is_added_and_listed(app: Holdfast, target: str) -> None:
 def test_an_added_schedule_fires_jobs_that_the_application_runs(app: Holdfast, target: str, tmp_path: Path) -> None:
     added = json.loads(add(target, "often", "--every", "60", "--queue", "sums", "--priority", "7", "--json"))
     due = datetime.fromisoformat(added["next_at"])
-    insert = Inserter.on(app.store, SystemClock()).insert
+    insert = Inserter(app.store, SystemClock()).insert
     assert fire(app.store, insert, round(due.timestamp() * 1_000_000)) == 1
     (job,) = app.find()
     assert (job.kind, job.queue, job.record.priority, job.record.trigger) == ("add", "sums", 7, "schedule")

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -311,14 +312,15 @@ def test_an_undo_is_given_as_much_as_it_takes(holdfast: TestHoldfast, undo: Any,
 
 
 def test_a_step_beside_a_failing_one_is_undone_too(app: Holdfast, diary: Diary) -> None:
-    async def bad() -> None:
-        await asyncio.sleep(0.05)
+    async def bad(job: UUID) -> None:
+        while len(await app.asteps(job)) < 2:  # noqa: ASYNC110 - another thread records them
+            await asyncio.sleep(0.01)
         raise OSError
 
     @app.workflow(retry=ONCE)
     async def flow(ctx: Context) -> None:
         await asyncio.gather(
-            ctx.step("bad", bad),
+            ctx.step("bad", bad, ctx.job_id),
             ctx.step("a", diary.do, "a", undo=diary.undo),
             ctx.step("b", diary.do, "b", undo=diary.undo),
         )

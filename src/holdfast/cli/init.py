@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.aws.desired import Difference, Resource, Wish
 
 
-@click.group("init")
+@click.group("init", no_args_is_help=False)
 def init() -> None:
     """Bring about what a store needs, or see what it lacks."""
 

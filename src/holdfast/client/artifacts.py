@@ -8,12 +8,12 @@ A reference is told by its text, which has one exact spelling. A user's own JSON
 kept outside the store, however small it is, so that it can never be taken for one.
 """
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from holdfast.client.asynchronous import in_thread
 from holdfast.client.places import Folder, Place, Remote, shown
 from holdfast.domain import codec
 from holdfast.domain.codec import ARTIFACT, Reference
@@ -96,11 +96,11 @@ class Artifacts:
 
     async def akeep(self, text: str, what: str) -> str:
         """Asynchronous twin of `keep`; a text that fits does not leave the event loop."""
-        return text if self.fits(text) else await asyncio.to_thread(self.keep, text, what)
+        return text if self.fits(text) else await in_thread(self.keep, text, what)
 
     async def aload(self, text: str) -> str:
         """Asynchronous twin of `load`; a text that is no reference does not leave the event loop."""
-        return await asyncio.to_thread(self.load, text) if codec.reference(text) else text
+        return await in_thread(self.load, text) if codec.reference(text) else text
 
     def put(self, text: str) -> str:
         """Put a text outside the store, whatever its size, and give the reference to it."""

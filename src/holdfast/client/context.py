@@ -1,6 +1,5 @@
 """What a handler may ask about the attempt it is running, if it takes a `ctx: Context` parameter."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -24,8 +23,10 @@ _LONGEST_PROGRESS = 200
 
 def branch() -> object:
     """Tell apart what runs side by side in one workflow: the task that runs, or None where there is no event loop."""
+    from asyncio import current_task
+
     try:
-        return asyncio.current_task()
+        return current_task()
     except RuntimeError:
         return None
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.limits import rules_of
-from holdfast.domain import lifecycle, moving
+from holdfast.domain import excess, lifecycle, moving
 from holdfast.domain.gates import gates_of
 from holdfast.domain.job import PLAIN, TERMINAL, JobRecord, State
 from holdfast.domain.limits import ALL, Rules, group_of, spelled
@@ -128,6 +128,9 @@ def _finished(job: JobRecord) -> Explanation:
         return _because("dead", text, cause=job.cause, code=job.failure_code)
     if moving.left(job):
         return _because("moved", f"It has gone to another store at {at}: {job.failure_message}.")
+    if job.state is State.CANCELLED and job.failure_code in excess.SHED:
+        text = f"It is finished: {job.state} at {at}, because {job.failure_message}."
+        return _because(job.state.value, text, code=job.failure_code)
     return _because(job.state.value, f"It is finished: {job.state} at {at}.")
 
 

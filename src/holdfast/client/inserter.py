@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, Self
+from typing import Protocol
 
 from holdfast.client.sharing import Sharing
 from holdfast.domain.ids import Ids
@@ -27,20 +27,15 @@ class Producing(Protocol):
 class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
     """The one way from a process into its store."""
 
-    def __init__(self, store: Store, ids: Ids, watch: Producing | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, watch: Producing | None = None) -> None:
         super().__init__()
         self._watch = watch
         self._store = store
-        self._ids = ids
+        self._now = clock.now
+        self._ids = Ids(lambda: clock.now() // 1000, random.Random().getrandbits)  # noqa: S311 - names, not secrets
         self._naming = threading.Lock()
         """Held while ids are made, and never while anything is written: whoever enqueues in a transaction of its own
         may be what the writer waits for."""
-
-    @classmethod
-    def on(cls, store: Store, clock: Clock, watch: Producing | None = None) -> Self:
-        """Make a way into a store that names jobs by a clock."""
-        ids = Ids(lambda: clock.now() // 1000, random.Random().getrandbits)  # noqa: S311 - ids are names, not secrets
-        return cls(store, ids, watch)
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
         """Store these jobs together, sharing the commit with whoever else is waiting."""
@@ -55,14 +50,17 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
         """Store one job: the most common call, and with nobody else about the one with the least around it."""
         if self._watch is not None or SHELTER.exposed:
             return self.insert((new,))[0]
-        if not self._turn.acquire(blocking=False):
-            return self._join((new,))[0]
+        jobs = (new,)
         try:
+            if self._turn.setdefault(None, jobs) is not jobs:
+                return self._join(jobs)[0]
             with self._naming:
-                (id_,) = self._ids.take(1)
+                id_ = self._ids.one(self._now())
             (outcome,) = self._store.insert([[(id_, new)]])
-        finally:
-            self._leave()
+            self._leave(jobs)
+        except BaseException:
+            self._leave(jobs)
+            raise
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome[0]

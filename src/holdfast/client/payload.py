@@ -26,6 +26,8 @@ from holdfast.domain.errors import BadInput, BadPayload
 
 _SUSPECT = re.compile(rb"\\u0000|[0-9]{19}")
 """A NUL, or digits enough for an integer of more than 64 bits."""
+_ROOM = 24
+"""Characters that an object of such an integer has at the least: `{"":` and `}` around it."""
 _NAMES: dict[str, Any] = (
     {"by_alias": True, "by_name": True} if tuple(map(int, VERSION.split(".")[:2])) >= (2, 11) else {}
 )
@@ -129,7 +131,9 @@ class Binder:
                 text: bytes = to_json(validate(dict(zip(names, args))))  # noqa: B905 - they are as many
             except (ValidationError, PydanticSerializationError):
                 return None
-            return None if search(text) or len(text) > limit else text.decode()
+            if (len(text) >= _ROOM or b"\\" in text) and search(text):
+                return None
+            return None if len(text) > limit else text.decode()
 
         return write
 

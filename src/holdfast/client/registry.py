@@ -175,6 +175,12 @@ def handler_function(name: str, handler: type[JobHandler]) -> Callable[..., Any]
     if not is_model(model):
         msg = f"{name}: payload_model() of a handler class gives the Pydantic model of its payloads."
         raise BadInput(msg)
+    try:
+        if inspect.isfunction(inspect.getattr_static(handler, "handle")):
+            inspect.signature(handler.handle).bind(handler, model)
+    except TypeError:
+        msg = f"{name}: handle(self, payload) of a handler class takes the payload alone; for a Context, use @app.job."
+        raise BadInput(msg) from None
 
     if inspect.iscoroutinefunction(handler.handle):
 

@@ -37,7 +37,8 @@ def result_of(record: JobRecord, registry: Registry, load: Callable[[str], str])
         msg = f"Job {record.id} was cancelled."
         raise JobCancelled(msg)
     if record.state is State.DEAD:
-        msg = f"Job {record.id} is dead ({record.cause}): {record.failure_code}, {record.failure_message}."
+        why = ", ".join(filter(None, (record.failure_code, record.failure_message)))
+        msg = f"Job {record.id} is dead ({record.cause}): {why.removesuffix('.')}."
         raise JobDead(msg)
     if record.result is None:
         return None

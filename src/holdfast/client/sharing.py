@@ -4,17 +4,24 @@ A caller that finds nobody writing writes at once, in its own thread, with no ha
 store costs. Whoever comes meanwhile leaves a ticket and waits; the writer, when it is done, lets the first of them
 write for all. Threads that share a commit wake each other one by one: woken all at once, they would queue for the
 interpreter.
+
+Nobody may be left waiting, whatever happens to somebody else. A task cannot write, and a signal can raise an exception
+in the main thread between any two of its steps: so nothing is handed to these two, and another thread writes for them.
+Only alone does the main thread write; who has the turn is noted by the step that takes it, so that whatever interrupts
+a writer, the turn is given up. A task never has the turn: its thread may have to wait for one that waits for the turn.
 """
 
-import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.port.shelter import SHELTER
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
 
 Asked = TypeVar("Asked")
 Got = TypeVar("Got")
@@ -24,28 +31,29 @@ _MOST = 500
 class Ticket(Generic[Asked, Got]):
     """One caller's place in a shared commit."""
 
-    __slots__ = ("_held", "after", "answered", "asked", "future", "outcome")
+    __slots__ = ("after", "answered", "asked", "future", "held", "outcome", "served")
 
-    def __init__(self, asked: Asked, future: "asyncio.Future[None] | None") -> None:
+    def __init__(self, asked: Asked, future: "Future[None] | None" = None, *, served: bool = False) -> None:
         self.asked = asked
         self.future = future
+        self.served = served
+        """Whether another thread writes for this caller."""
         self.answered = False
         self.outcome: Got | BaseException | None = None
         self.after: Ticket[Asked, Got] | None = None
         """Who is to be woken next."""
-        self._held = threading.Lock()
-        self._held.acquire()
-
-    def wait(self) -> None:
-        """Block until woken: to take the answer, or to write if there is none yet."""
-        self._held.acquire()
+        self.held = threading.Lock()
+        """Where a blocked caller waits: to take the answer, or to write if there is none yet. A suspended one is told
+        through its `future`."""
+        self.held.acquire()
 
     def wake(self) -> None:
-        """Let a blocked caller go on; a suspended one is told through its `future`."""
-        self._held.release()
+        """Let the caller go on; again does no harm."""
+        with suppress(RuntimeError):  # it was woken, and has not noticed yet
+            self.held.release()
 
     def answer(self) -> Got:
-        """Give the answer, or raise it."""
+        """Give what the caller asked for, or raise why not."""
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return cast("Got", self.outcome)
@@ -55,9 +63,11 @@ class Sharing(ABC, Generic[Asked, Got]):
     """One way into a store that many callers share."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        """Held by whoever writes; only its holder takes tickets."""
+        self._turn: dict[None, object] = {}
+        """Who writes, if somebody does: it is taken by `setdefault`. Only who has it takes tickets."""
         self._pending: deque[Ticket[Asked, Got]] = deque()
+        self._called: AbstractEventLoop | None = None
+        """Whose thread is on its way to write for tasks."""
 
     @abstractmethod
     def _write(self, batch: Sequence[Asked]) -> Sequence[Got | BaseException]:
@@ -65,75 +75,93 @@ class Sharing(ABC, Generic[Asked, Got]):
 
     def share(self, asked: Asked) -> Got:
         """Write this, sharing the commit with whoever else is waiting."""
+        mine = (asked,)
         with SHELTER:
-            if not self._turn.acquire(blocking=False):
-                return self._join(asked)
-            try:  # nobody else is there: the common case, and the shortest way
-                (outcome,) = self._write((asked,))
-            finally:
-                self._leave()
+            try:
+                if self._turn.setdefault(None, mine) is not mine:
+                    return self._join(asked)
+                (outcome,) = self._write(mine)  # nobody else is there: the common case, and the shortest way
+                self._leave(mine)
+            except BaseException:
+                self._leave(mine)
+                raise
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
     def _join(self, asked: Asked) -> Got:
-        ticket: Ticket[Asked, Got] = Ticket(asked, None)
+        if threading.current_thread() is threading.main_thread():
+            return self._be_served(asked)
+        ticket: Ticket[Asked, Got] = Ticket(asked)
         self._pending.append(ticket)
-        if not self._turn.acquire(blocking=False):
-            try:
-                ticket.wait()
-            except BaseException:  # interrupted: somebody must still do what this caller would be woken for
-                threading.Thread(target=self._stand_in, args=(ticket,), name="holdfast-sharing", daemon=True).start()
-                raise
-        self._go_on(ticket)
+        if self._turn.setdefault(None, ticket) is not ticket:
+            ticket.held.acquire()
+        if not ticket.answered:
+            self._write_pending(ticket)
+        elif ticket.after is not None:
+            ticket.after.wake()
+        if self._turn.get(None) is ticket:  # whoever had it before may have written for this caller as well
+            self._leave(ticket)
+        return ticket.answer()
+
+    def _be_served(self, asked: Asked) -> Got:
+        ticket: Ticket[Asked, Got] = Ticket(asked, served=True)
+        self._pending.append(ticket)
+        if not self._turn:
+            self._serve_apart()
+        ticket.held.acquire()
         return ticket.answer()
 
     async def ashare(self, asked: Asked) -> Got:
         """Write this without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        ticket: Ticket[Asked, Got] = Ticket(asked, loop.create_future())
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        future = loop.create_future()
+        ticket: Ticket[Asked, Got] = Ticket(asked, future, served=True)
         self._pending.append(ticket)
-        if self._turn.acquire(blocking=False):
-            loop.run_in_executor(None, self._write_for_tasks)
-        assert ticket.future is not None
-        await ticket.future
+        if not self._turn and self._called is not loop:
+            try:
+                self._called = loop
+                loop.run_in_executor(None, self._serve)
+            except BaseException:
+                self._called = None
+                raise
+        await future
         return ticket.answer()
 
-    def _stand_in(self, ticket: Ticket[Asked, Got]) -> None:
-        ticket.wait()
-        self._go_on(ticket)
-
-    def _go_on(self, ticket: Ticket[Asked, Got]) -> None:
-        """Do what a caller is woken for: write, if nobody has; and wake the next who shares the commit."""
-        if not ticket.answered:
-            self._write_pending(ticket)
-            self._leave()
-        elif ticket.after is not None:
-            ticket.after.wake()
-
-    def _leave(self) -> None:
-        """Give up the turn, to the first who came meanwhile if there is one."""
-        self._turn.release()
+    def _leave(self, mine: object) -> None:
+        """Give up the turn, to the first who came meanwhile if there is one; again, if that was interrupted."""
+        if self._turn.get(None) is mine:
+            del self._turn[None]
         if self._pending:
-            self._pass_on()
+            self._pass_on(mine)
 
-    def _pass_on(self) -> None:
-        """Let the first who came meanwhile have the turn, which nobody has."""
-        if self._turn.acquire(blocking=False):
-            if not self._pending:
-                self._turn.release()
-            elif self._pending[0].future is None:
-                self._pending[0].wake()
-            else:
-                threading.Thread(target=self._write_for_tasks, name="holdfast-sharing", daemon=True).start()
+    def _pass_on(self, mine: object) -> None:
+        """Let the first who came meanwhile have the turn, if nobody has."""
+        holder = self._turn.setdefault(None, mine)
+        if holder is mine:
+            if not self._pending or self._pending[0].served:
+                del self._turn[None]
+                if self._pending:
+                    self._serve_apart()
+                return
+            holder = self._turn[None] = self._pending[0]
+        if isinstance(holder, Ticket):  # perhaps it was let have the turn, and not told
+            holder.wake()
 
-    def _write_for_tasks(self) -> None:
-        """Write for as long as a task is next; tasks cannot write, and a thread does it for them."""
-        while True:
+    def _serve_apart(self) -> None:
+        threading.Thread(target=self._serve, name="holdfast-sharing", daemon=True).start()
+
+    def _serve(self) -> None:
+        """Write for as long as one who cannot is next; if somebody else has the turn, it is passed on."""
+        self._called = None
+        mine = object()
+        if self._turn.setdefault(None, mine) is not mine:
+            return
+        while self._pending and self._pending[0].served:
             self._write_pending()
-            if not self._pending or self._pending[0].future is None:
-                break
-        self._leave()
+        self._leave(mine)
 
     def _write_pending(self, own: Ticket[Asked, Got] | None = None) -> None:
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), _MOST))]
@@ -143,15 +171,20 @@ class Sharing(ABC, Generic[Asked, Got]):
             outcomes: Sequence[Got | BaseException] = self._write([ticket.asked for ticket in batch])
         except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
             outcomes = [error] * len(batch)
-        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        loops: dict[AbstractEventLoop, list[Future[None]]] = {}
+        served: list[Ticket[Asked, Got]] = []
         woken: Ticket[Asked, Got] | None = None
         for ticket, outcome in zip(reversed(batch), reversed(outcomes), strict=True):
             if ticket.future is not None:
                 loops.setdefault(ticket.future.get_loop(), []).append(ticket.future)
+            elif ticket.served:
+                served.append(ticket)
             elif ticket is not own:
                 ticket.after, woken = woken, ticket
             ticket.outcome = outcome
             ticket.answered = True
+        for ticket in served:
+            ticket.wake()
         if woken is not None:
             woken.wake()
         for loop, futures in loops.items():
@@ -159,7 +192,7 @@ class Sharing(ABC, Generic[Asked, Got]):
                 loop.call_soon_threadsafe(_resolve, futures)
 
 
-def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+def _resolve(futures: "list[Future[None]]") -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)

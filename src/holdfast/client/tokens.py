@@ -7,7 +7,6 @@ A check that went well is remembered for a few seconds, so that not every reques
 revoked elsewhere is refused once they are over.
 """
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from holdfast.client.asynchronous import asynchronous
+from holdfast.client.asynchronous import asynchronous, in_thread
 from holdfast.client.registry import text
 from holdfast.domain.errors import BadInput, StoreUnavailable, TokenNotFound
 from holdfast.domain.moments import DAY, SECOND, Micros, duration
@@ -179,7 +178,7 @@ class Tokens:
     async def acheck(self, secret: str) -> Principal | None:
         """Asynchronous twin of `check`; what is remembered takes no thread."""
         known = self._remembered(_digest(secret)) if _SHAPE.fullmatch(secret) else None
-        return known or await asyncio.to_thread(self.check, secret)
+        return known or await in_thread(self.check, secret)
 
     def standing(self, id: str) -> Principal | None:  # noqa: A002 - the token's own word
         """Tell whom the token of this id stands for, unless it is revoked or expired; for who was checked before."""

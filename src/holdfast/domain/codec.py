@@ -98,8 +98,10 @@ def _check_object(value: dict[Any, Any], where: str, depth: int) -> bool:
 
 def encode(value: Any, where: str, limit: int = MAX_BYTES) -> str:
     """Turn any value that Pydantic can serialise into JSON text."""
+    if type(value) is int and MIN_INT <= value <= MAX_INT and len(number := str(value)) <= limit:
+        return number
     try:
-        if not (type(value) is int and MIN_INT <= value <= MAX_INT) and not check(value, where):
+        if not check(value, where):
             value = to_jsonable_python(value, inf_nan_mode="constants")
             check(value, where)
         text = to_json(value)

@@ -13,6 +13,8 @@ DROPPED = "limit"
 SUPERSEDED = "superseded"
 """The failure code of a job that gave way to a newer one."""
 _TEXTS = {DROPPED: "as many jobs were running as may run at once", SUPERSEDED: "a newer job took its place"}
+SHED = frozenset(_TEXTS)
+"""The failure codes of jobs that were cancelled because of a limit."""
 
 
 class Excess(NamedTuple):

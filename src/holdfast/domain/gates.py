@@ -96,6 +96,14 @@ def spare(plan: Plan, jobs: int) -> Spare | None:
     return Spare(min(running, default=None), min(full_in, default=None), sum(limit.interval for limit in rates))
 
 
+def far(plan: Plan, running: int, jobs: int) -> bool:
+    """Tell whether no limit of a tenant or key can be reached if so many jobs of a queue run and so many more start,
+    even if all of them were of one: then they may go by one line (`Plan.in_line`).
+    """
+    counts = [limit.concurrency for _, limit in plan.limits if limit.per != "queue" and limit.concurrency is not None]
+    return plan.roomy and running + jobs <= min(counts)
+
+
 class Gates:
     """The gates of one claim. What passes counts at once for what comes after it."""
 

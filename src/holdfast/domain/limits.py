@@ -21,6 +21,8 @@ BOOK = "flow"
 PER = ("queue", "tenant", "key")
 ORDERS = ("priority", "fair")
 FULL = ("wait", "drop", "replace")
+ROOMY = 1_000
+"""A limit of so many jobs at once, or more, may be far from being reached for long."""
 MOST = 1_000_000
 """The largest number that a limit, a burst or a weight can be."""
 _UNITS = {"s": SECOND, "min": MINUTE, "h": HOUR, "d": DAY}
@@ -107,6 +109,8 @@ class Plan(NamedTuple):
     """Each with the queue that it was asked for: this one or `*`."""
     nested: bool = False
     """Whether tenants take turns, though their keys have lanes of their own."""
+    ordered: bool = False
+    """Whether nobody takes turns: lanes are there for limits only, and the best of all that may start goes next."""
 
     def lane(self, tenant: str, group: str | None) -> str:
         """Name the lane of a job."""
@@ -124,6 +128,20 @@ class Plan(NamedTuple):
             return self.shape, chr(ord(self.shape) + 1)
         lane = f"{self.shape}{tenant}"
         return (f"{lane}{_BREAK}", f"{lane}{_END}") if self.shape == "k" else (lane, behind(lane))
+
+    @property
+    def roomy(self) -> bool:
+        """Whether its limits may be so far that nobody need ask whose a job is: then no lane is needed either. Where a
+        limit is small, jobs had better stand in lanes from the beginning.
+        """
+        own = [(of, limit.concurrency or 0) for of, limit in self.limits if limit.per != "queue"]
+        waits = all(limit.full == "wait" for _, limit in self.limits)
+        return self.ordered and waits and all(of == self.queue and most >= ROOMY for of, most in own)
+
+    def in_line(self) -> "Plan":
+        """Give what holds while the limits of tenants and keys cannot be reached: all jobs may stand in one line."""
+        whole = tuple((of, limit) for of, limit in self.limits if limit.per == "queue")
+        return self._replace(shape="", limits=whole, ordered=False)
 
     @property
     def counts(self) -> bool:
@@ -243,7 +261,15 @@ class Rules:
         per = {limit.per for _, limit in limits}
         shape = "k" if "key" in per else "t" if own.order == "fair" or "tenant" in per else ""
         fair = own.order == "fair"
-        return Plan(queue, shape, own.weights if fair else {}, own.aging, limits, nested=fair and shape == "k")
+        return Plan(
+            queue,
+            shape,
+            own.weights if fair else {},
+            own.aging,
+            limits,
+            nested=fair and shape == "k",
+            ordered=shape != "" and not fair,
+        )
 
 
 NO_RULES = Rules({})

@@ -9,29 +9,33 @@ is closed is passed over. Inside a lane the usual order holds.
 Where tenants take turns and their keys have lanes of their own, a visit is that of a tenant: it takes the best of some
 of the tenant's lanes, and the next visit begins at another one.
 
+Where nobody takes turns and lanes are there for limits only, the best of all that may start goes next, whichever lane
+it stands in: among more lanes than are compared at once, the best of those, and the next claim compares others.
+
 A store shows its lanes through a `Line`; which job goes next is decided here, the same for every store.
 """
 
-from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+import heapq
+from collections.abc import Generator, Iterator, MutableMapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.domain import limits
 from holdfast.domain.gates import Gates
 from holdfast.domain.limits import Plan
 from holdfast.domain.moments import SECOND, Micros
+from holdfast.domain.way import Cursor, anew, goes_on, stretches
 
 VISITS = 1_000
 """The most lanes that one claim looks at; the next one goes on from there."""
-AT_ONCE = 25
-"""About how many lanes a large claim visits."""
 WINDOW = 16
 """How many lanes of a tenant are compared with each other, where tenants take turns."""
+WIDE = 100
+"""How many lanes are compared with each other, where nobody takes turns; half as many when some have been closed."""
 PLACES = 10_000
 """For how many tenants it is remembered which of their lanes were looked at last."""
 LATER: Micros = SECOND // 20
 """After a look that ended before the ring did, the next is worth while after this."""
 Rank = tuple[Any, ...]
-_T = TypeVar("_T")
 
 
 class Offer(NamedTuple):
@@ -41,16 +45,6 @@ class Offer(NamedTuple):
     """Smaller goes first, inside a lane and among queues."""
     ref: Any
     """The store's own word for the job."""
-
-
-class Cursor(NamedTuple):
-    """Where the last claim stopped: the lane, how many of its visit are used up, and how often the round that is under
-    way gives a lane its weight.
-    """
-
-    lane: str = ""
-    used: int = 0
-    share: int = 1
 
 
 class Line(Protocol):
@@ -72,16 +66,13 @@ def rank(order: Rank, aged_before: Micros | None) -> Rank:
     return (1, *order)
 
 
-def reach(most: int, lanes: int) -> tuple[int, int]:
+def reach(plan: Plan, most: int, lanes: int) -> tuple[int, int]:
     """Give how many lanes a claim looks at first if it begins a round, and how many jobs of each; `lanes` is how many
     there were, if known. A store that shows so much before it is asked is asked for no more, most of the time.
     """
+    if plan.ordered:
+        return max(most, WIDE), _depth(most, lanes) + (most > 1)
     return -(-most // anew(most)), max(_depth(most, lanes), anew(most))
-
-
-def anew(most: int) -> int:
-    """Give how often a round that is begun by a claim of so many jobs gives a lane its weight."""
-    return max(1, most // AT_ONCE)
 
 
 def _depth(most: int, lanes: int) -> int:
@@ -173,17 +164,24 @@ class Ring:
         self._gated = bool(plan.limits)
         self._now = now
         self.most = most
+        self._known = lanes
         self._each = _depth(most, lanes)
+        self._last = ""
         self._share = cursor.share
         self._places = {} if places is None else places
         self._place = ""
         self._seen = 0
-        self._walk = (
-            self._along() if not plan.shape else self._by_tenants() if plan.nested and tenant is None else self._round()
-        )
+        self._walk = self._way()
         self._next: _Visit | None = None
         self._left = most
         self._walking = self._bulk = False
+
+    def _way(self) -> Generator[_Visit, bool, None]:
+        if not self.plan.shape:
+            return self._along()
+        if self.plan.ordered:
+            return self._in_order()
+        return self._by_tenants() if self.plan.nested and self.tenant is None else self._round()
 
     def head(self) -> Offer | None:
         """Give the job that goes next."""
@@ -220,7 +218,8 @@ class Ring:
         self._left -= len(offers)
         if self._gated:
             self._gates.enter(self.plan, stand.tenant, stand.group, len(offers))
-        self.cursor = Cursor(stand.name, used, self._share)
+        if not self.plan.ordered:
+            self.cursor = Cursor(stand.name, used, self._share)
         if self._place:
             if len(self._places) >= PLACES:
                 self._places.clear()
@@ -245,8 +244,10 @@ class Ring:
         return self._gates.opening(self.plan, stand.tenant, stand.group) if self._gated else self._now
 
     def _close(self, stand: _Stand) -> None:
+        self._close_until(stand, self._opening(stand))
+
+    def _close_until(self, stand: _Stand, at: Micros | None) -> None:
         stand.closed = True
-        at = self._opening(stand)
         if at is not None:
             self.opens_at = at if self.opens_at is None else min(at, self.opens_at)
 
@@ -268,7 +269,7 @@ class Ring:
         for stand in self._stands():
             stands.append(stand)
             self.seen = len(stands)
-            used = begun.used if stand.name == begun.lane and len(stands) == 1 and self._goes_on(begun) else 0
+            used = begun.used if stand.name == begun.lane and len(stands) == 1 and goes_on(self.plan, begun) else 0
             yield from self._visit(stand, used, self._weight(stand))
         self.lanes = len(stands)
         if len(stands) >= VISITS:
@@ -342,8 +343,8 @@ class Ring:
         low, high = self.plan.span()
         begun, (tenant, _) = self.begun, limits.split(self.begun.lane)
         fresh = not low <= begun.lane < high
-        goes_on = not fresh and self._goes_on(begun)
-        start = low if fresh else self.plan.span(tenant)[0 if goes_on else 1]
+        open_ = not fresh and goes_on(self.plan, begun)
+        start = low if fresh else self.plan.span(tenant)[0 if open_ else 1]
         for begin, until, is_new in ((start, high, fresh), (low, start, True)):
             if is_new:
                 self._share = anew(self.most)
@@ -353,7 +354,7 @@ class Ring:
                 who, _ = limits.split(shown[0][0])
                 lowest, highest = self.plan.span(who)
                 place = max(lowest, limits.behind(self._places.get(who, "")))
-                yield _Party(who, [(place, highest), (lowest, place)]), begun.used if goes_on and who == tenant else 0
+                yield _Party(who, [(place, highest), (lowest, place)]), begun.used if open_ and who == tenant else 0
                 first = highest
 
     def _serve(self, party: _Party, used: int) -> Generator[_Visit, bool, None]:
@@ -396,6 +397,65 @@ class Ring:
                 stand.show(offers, each)
                 party.stands.append(stand)
 
+    def _in_order(self) -> Generator[_Visit, bool, None]:
+        """Take the best of the lanes that are compared, until nothing more can go."""
+        low, high = self.plan.span(self.tenant)
+        begun = self.begun.lane
+        start = limits.behind(begun) if low <= begun < high else low
+        ahead = [(start, high), (low, start)]
+        wide, each = reach(self.plan, self.most, self._known)
+        heads: list[tuple[Rank, str, _Stand]] = []
+        while True:
+            while ahead and self.seen < VISITS and len(heads) <= wide // 2:
+                for stand in self._next_lanes(ahead, wide - len(heads), each):
+                    if not stand.offers:
+                        continue
+                    if (at := self._opening(stand)) != self._now:
+                        self._close_until(stand, at)
+                    else:
+                        heapq.heappush(heads, (stand.offers[0].rank, stand.name, stand))
+            if not heads:
+                break
+            stand = heads[0][2]
+            if self._opening(stand) != self._now or (yield stand, 0, stand.offers[:1]):
+                self._close(stand)
+                heapq.heappop(heads)
+                continue
+            del stand.offers[:1]
+            if not stand.offers and not stand.whole and self._left > 0:
+                self._deepen_some(heads, start)
+            elif stand.offers:
+                heapq.heapreplace(heads, (stand.offers[0].rank, stand.name, stand))
+            else:
+                heapq.heappop(heads)
+        self.shut = not ahead
+        self.lanes = self.seen if self.shut else 0
+
+    def _next_lanes(self, ahead: list[tuple[str, str]], many: int, each: int) -> list[_Stand]:
+        """Look at further lanes that are compared; the next claim begins behind them, unless there are no others."""
+        first, until = ahead.pop(0)
+        chunk = self._line.lanes(first, until, many, each) if first < until else []
+        if len(chunk) == many:
+            ahead.insert(0, (limits.behind(chunk[-1][0]), until))
+        self.seen += len(chunk)
+        stands = []
+        for name, offers in chunk:
+            stand = _Stand(name)
+            stand.show(offers, each)
+            stands.append(stand)
+            self._last = name
+        self.cursor = Cursor(self._last) if ahead and self._last else self.begun
+        return stands
+
+    def _deepen_some(self, heads: list[tuple[Rank, str, _Stand]], start: str) -> None:
+        """Look deeper into the lanes of which hardly anything is known, those on each side of `start` at once."""
+        shallow = [stand for _, _, stand in heads if len(stand.offers) <= 1 and not stand.whole]
+        for side in (True, False):
+            if some := [stand for stand in shallow if (stand.name < start) is side]:
+                self._deepen(some, -(-self._left // len(heads)))
+        heads[:] = [(stand.offers[0].rank, stand.name, stand) for _, _, stand in heads if stand.offers]
+        heapq.heapify(heads)
+
     def _deepen(self, stands: Sequence[_Stand], share: int) -> None:
         """Look deeper into lanes: so many jobs further, at least."""
         if len(stands) == 1:
@@ -415,55 +475,6 @@ class Ring:
 
     def _weight_of(self, tenant: str) -> int:
         return self.plan.weights.get(tenant, 1) * self._share
-
-    def _goes_on(self, cursor: Cursor) -> bool:
-        return _goes_on(self.plan, cursor)
-
-
-def _goes_on(plan: Plan, cursor: Cursor) -> bool:
-    """Tell whether the last visit was not used up."""
-    tenant, _ = limits.split(cursor.lane)
-    return cursor.lane.startswith(plan.shape) and cursor.used < plan.weights.get(tenant, 1) * cursor.share
-
-
-class Stretch(NamedTuple):
-    """A part of the way round: from lane to lane, as far as these names reach."""
-
-    first: str
-    until: str
-    share: int
-    """How often a lane is given its weight."""
-    used: int
-    """How many of the visit of the lane `first` are used up."""
-
-
-def stretches(plan: Plan, cursor: Cursor, most: int, tenant: str | None = None) -> list[Stretch]:
-    """Give the way once round the lanes, from where the last claim stopped, for a claim of so many jobs."""
-    low, high = plan.span(tenant)
-    share = anew(most)
-    if not low <= cursor.lane < high:
-        return [Stretch(low, high, share, 0)]
-    goes_on = _goes_on(plan, cursor)
-    start = cursor.lane if goes_on else limits.behind(cursor.lane)
-    return [Stretch(start, high, cursor.share, cursor.used if goes_on else 0), Stretch(low, start, share, 0)]
-
-
-def dealt(plan: Plan, cursor: Cursor, most: int, lanes: Mapping[str, Sequence[_T]]) -> list[_T]:
-    """Put what a claim took of each lane, all with the same weight, in the order in which a ring lets it go."""
-    gone: list[_T] = []
-    rest: list[Sequence[_T]] = []
-    names, share = sorted(lanes), 1
-    for first, until, share, used in stretches(plan, cursor, most):
-        for name in names:
-            if first <= name < until:
-                many = share - used if name == first else share
-                gone += lanes[name][:many]
-                rest.append(lanes[name][many:])
-    while rest := [jobs for jobs in rest if jobs]:
-        for jobs in rest:
-            gone += jobs[:share]
-        rest = [jobs[share:] for jobs in rest]
-    return gone
 
 
 def choose(rings: Sequence[Ring], most: int) -> list[tuple[str, Offer]]:

@@ -25,6 +25,4 @@ class SystemClock:
         """Give the present instant in microseconds since 1970."""
         return time.time_ns() // 1000
 
-    def monotonic(self) -> float:
-        """Give seconds on a clock that never goes back."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)

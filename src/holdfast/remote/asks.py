@@ -158,7 +158,8 @@ def result_of(job: RemoteJob) -> Any:
         msg = f"Job {job.id} was cancelled."
         raise JobCancelled(msg)
     if job.state == State.DEAD:
-        why = "" if job.failure is None else f": {job.failure.code}, {job.failure.message}"
+        said = () if job.failure is None else (job.failure.code, job.failure.message.removesuffix("."))
+        why = f": {', '.join(filter(None, said))}" if said else ""
         msg = f"Job {job.id} is dead ({job.cause}){why}."
         raise JobDead(msg)
     return job.fields.get("result")

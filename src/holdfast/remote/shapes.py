@@ -34,6 +34,7 @@ class Choices(TypedDict, total=False):
     trace_id: str
     expires_after: float | timedelta
     credits: int
+    group: str
     unique: Literal["active"]
     debounce: float | timedelta
 

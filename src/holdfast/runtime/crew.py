@@ -115,9 +115,12 @@ class Crew:
             lane.close()
 
     def _run(self, attempt: Attempt) -> None:
+        recorded = lifecycle.must_record_start(attempt.job)
+        if self._slots is None and not recorded:
+            self._call(attempt, recorded=False)
+            return
         self._take_slot()
         try:
-            recorded = lifecycle.must_record_start(attempt.job)
             if recorded and lifecycle.one_crash_left(attempt.job):
                 with self._suspects:
                     self._call(attempt, recorded=True)
@@ -131,8 +134,9 @@ class Crew:
             if not self._may_begin(attempt) or (recorded and not self._start_on_record(attempt)):
                 return
             self._begin(attempt)
-            if not self._executor.opens(attempt):
-                self._finish(attempt, self._executor.call(attempt))
+            executor = self._executor
+            if not executor.opens(attempt):
+                self._finish(attempt, executor.call(attempt))
                 return
             self._desk.begin(attempt)
         written, move = self._executor.walk(attempt)

@@ -33,26 +33,27 @@ class Desk:
         self._written = 0
         """How many records are being written."""
         self._troubled = False
-        self._begun: set[Attempt] = set()
+        self.begun: set[Attempt] = set()
+        """Pipelines that have begun and not ended."""
 
     def begin(self, attempt: Attempt) -> None:
         """Say that a pipeline begins."""
-        self._begun.add(attempt)
+        self.begun.add(attempt)
 
     def end(self, attempt: Attempt) -> None:
         """Say that a pipeline has ended."""
-        self._begun.discard(attempt)
+        self.begun.discard(attempt)
 
     def room(self, most: int) -> bool:
         """Tell whether another pipeline may begin: fewer than this have, or many only wait for the disk."""
-        if len(self._begun) < most:
+        if len(self.begun) < most:
             return True
         waiting = min(self._written + len(self._left), most * _CROWD) if self._written else 0
         if waiting * 2 >= most:
             most += waiting
-        if len(self._begun) >= most:
-            self._begun -= {attempt for attempt in list(self._begun) if attempt.settled}  # ended without a word
-        return len(self._begun) < most
+        if len(self.begun) >= most:
+            self.begun -= {attempt for attempt in list(self.begun) if attempt.settled}  # ended without a word
+        return len(self.begun) < most
 
     def crowded(self, most: int) -> bool:
         """Tell whether so much lies here that others may begin while it is written."""
@@ -75,7 +76,7 @@ class Desk:
         if not self._left or not self._writing.acquire(blocking=False):
             return False
         try:
-            batch = [self._left.popleft() for _ in range(min(len(self._left), max(most, len(self._begun) // 2)))]
+            batch = [self._left.popleft() for _ in range(min(len(self._left), max(most, len(self.begun) // 2)))]
             self._written = len(batch)
             if batch:
                 self._write(batch)

@@ -68,6 +68,7 @@ class Executor:
         self._retention = settings.retention
         self._draw = draw
         self._transact = transact
+        self._artifacts = settings.artifacts
         self._load = settings.artifacts.load
 
     def call(self, attempt: Attempt) -> Move | None:
@@ -82,14 +83,14 @@ class Executor:
     def _call(self, attempt: Attempt) -> Move | None:
         kind, job = attempt.kind, attempt.job
         assert kind is not None
-        if kind.binder.context is None and job.flow is None:
-            try:
-                fn, arguments = self.bind(attempt)
-                result = fn(**arguments)
-            except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-                return self.failed(attempt, error)
-            return self.returned(attempt, result)
-        return self._call_on_stage(attempt)
+        if kind.binder.context is not None or job.flow is not None:
+            return self._call_on_stage(attempt)
+        try:
+            fn, arguments = self.bind(attempt)
+            result = fn(**arguments)
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            return self.failed(attempt, error)
+        return self.returned(attempt, result)
 
     def _call_on_stage(self, attempt: Attempt) -> Move | None:
         attempt.transact = self._transact
@@ -239,8 +240,8 @@ class Executor:
         """Validate the payload; give the handler and its arguments."""
         kind = attempt.kind
         assert kind is not None
-        binder = kind.binder
-        arguments = binder.decode(self._load(attempt.job.payload))
+        binder, payload = kind.binder, attempt.job.payload
+        arguments = binder.decode(self._load(payload) if payload.startswith(codec.ARTIFACT) else payload)
         if binder.context is not None:
             arguments = {**arguments, binder.context: Context(attempt.job, attempt, awaited=kind.is_async)}
         return kind.fn, arguments
@@ -249,15 +250,19 @@ class Executor:
         """Settle an attempt whose handler returned."""
         if attempt.stop is not None and attempt.stop is Stop.LOST:
             return None
-        if attempt.stage is not None and attempt.stage.suspended is not None:
-            return attempt.stage.suspended
-        if attempt.stage is not None and (name := attempt.stage.unawaited()) is not None:
-            said = _short(f"The handler returned and never awaited {name!r} of its context; write await before it.")
-            return self._fail(attempt.job, Failure("not_awaited", said, retryable=False), None)
+        if attempt.stage is not None:
+            if attempt.stage.suspended is not None:
+                return attempt.stage.suspended
+            if (name := attempt.stage.unawaited()) is not None:
+                said = _short(f"The handler returned and never awaited {name!r} of its context; write await before it.")
+                return self._fail(attempt.job, Failure("not_awaited", said, retryable=False), None)
         if result is None:
             return lifecycle.complete(attempt.job, None, self._retention, spend=attempt.spend)
         try:
-            return self._completed(attempt, codec.encode(result, "The result", self._settings.artifacts.largest))
+            text = codec.encode(result, "The result", self._artifacts.largest)
+            if attempt.stage is None and self._artifacts.fits(text):
+                return lifecycle.complete(attempt.job, text, self._retention)
+            return self._completed(attempt, text)
         except BadPayload as error:
             said = _unawaited(result) or _short(str(error))
             return self._fail(attempt.job, Failure("bad_result", said, retryable=False), None)

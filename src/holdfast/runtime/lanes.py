@@ -164,11 +164,13 @@ class ThreadLanes:
         return not self._closed
 
     def _work(self) -> None:
-        me = threading.get_ident()
+        me, run, lock = threading.get_ident(), self._run, self._lock
+        inbox, desk = self._inbox, self._desk
         SHELTER.expose()
         while True:
             try:
-                attempt = self._next()
+                # Where nothing is a pipeline, there is nothing to choose.
+                attempt = _pop(inbox) if inbox and not desk.begun else self._next()
                 if attempt is None:
                     if not self._flush() and not self._park():
                         return
@@ -176,11 +178,12 @@ class ThreadLanes:
                 self._taken += 1
                 attempt.runner = me
                 try:
-                    self._run(attempt)
+                    run(attempt)
                 finally:
-                    with self._lock:
+                    with lock:
                         attempt.runner = None
-                        self._most -= attempt.abandoned
+                        if attempt.abandoned:
+                            self._most -= 1
                         if attempt.stop is not None:
                             SHELTER.spare(me)
             except AttemptStopped:

@@ -9,8 +9,15 @@ HORIZON = 0.05
 MOST = 1_000
 _WINDOW = 0.01
 """Seconds over which a rate is measured: jobs finish in bursts, and a shorter look would take a burst for the rate."""
+_TIMES = 4
+"""The part of the time that counts for them at the least: where the store is what takes long, much that is in hand
+would wait for it."""
 _WEIGHT = 0.5
 _QUICK = 5
+_LONG_TRIP = 0.01
+"""Seconds that a trip takes where calls go far. Before such a trip it pays to wait for a part of what it takes."""
+_LONG_FOR_ONE = 0.001
+_PART = 0.1
 
 
 class Pace:
@@ -23,14 +30,42 @@ class Pace:
         self._rate = 0.0
         self._jobs = 0
         self._since = now
+        self._dry = 0.0
+        """Seconds since then in which there was nothing in hand."""
+        self._dry_since: float | None = None
+        self._trip = 0.0
+
+    def ran_dry(self, now: float) -> None:
+        """Learn that there is nothing in hand."""
+        if self._dry_since is None:
+            self._dry_since = now
+
+    def fed(self, now: float) -> None:
+        """Learn that there is something again: how long the store took for that says nothing about the jobs."""
+        if self._dry_since is not None:
+            self._dry += self._dry_until(now)
+            self._dry_since = None
 
     def finished(self, jobs: int, now: float) -> None:
         """Learn that so many more jobs are finished."""
         self._jobs += jobs
         seconds = now - self._since
-        if seconds >= _WINDOW:
-            self._rate += (_WEIGHT if self._rate else 1.0) * (self._jobs / seconds - self._rate)
-            self._jobs, self._since = 0, now
+        if jobs and seconds >= _WINDOW:
+            rate = self._jobs / max(seconds - self._dry - self._dry_until(now), seconds / _TIMES)
+            self._rate += (_WEIGHT if self._rate else 1.0) * (rate - self._rate)
+            self._jobs, self._since, self._dry = 0, now, 0.0
+
+    def _dry_until(self, now: float) -> float:
+        return 0.0 if self._dry_since is None else max(now - max(self._dry_since, self._since), 0.0)
+
+    def travelled(self, seconds: float, jobs: int = 0) -> None:
+        """Learn how long a trip took, and how many jobs it carried: many may take long where calls do not go far."""
+        self._trip = seconds if seconds > jobs * _LONG_FOR_ONE else 0.0
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds a trip may wait for jobs that were begun a moment ago."""
+        return self._trip * _PART if self._trip > _LONG_TRIP else 0.0
 
     def misjudged(self) -> None:
         """Learn that jobs in hand had to wait: take one per slot until the rate is known again."""

@@ -102,7 +102,7 @@ class Service:
         self._side_store = self._store if self._store.capabilities.concurrent else open_store()
         self._started_at = self._store.now()
         self._version = _version()
-        self._inserter = Inserter.on(self._side_store, clock, watch)
+        self._inserter = Inserter(self._side_store, clock, watch)
         hands = Hands(self._store, registry, settings, random.random, self._inserter.take, watch=watch)
         self.worker = Worker(
             id=self.id,
@@ -177,7 +177,7 @@ class Service:
         while not self._ended.is_set():
             try:
                 if self._store.wait(self._queues, 1.0):
-                    self.worker.nudge()
+                    self.worker.called()
             except (StoreError, OSError, ValueError):
                 self._ended.wait(1.0)
 

@@ -47,6 +47,8 @@ _LINGER = 0.02
 _ENOUGH = 0.75
 """The share of what a worker would hold above which it asks for no more."""
 _TROUBLE = 0.5
+_ANSWERED = 1.0
+"""The most seconds that a worker which leaves waits for a trip that is under way because of a call."""
 
 Queues = Mapping[str, int | None]
 
@@ -82,7 +84,7 @@ class Worker:
             concurrency=concurrency,
             mixed=len({kind.run_in for kind in registry.every()}) > 1,
             finish=self.finish,
-            idle=self.nudge,
+            idle=self._idle,
         )
         self._store = store
         self._registry = registry
@@ -113,9 +115,17 @@ class Worker:
         self._at_once = trips
         """How many trips may be under way."""
         self._nudge = threading.Event()
+        self._callable = store.capabilities.concurrent and store.capabilities.strict_order
+        """Who hears a call may answer it: in a trip beside others, which brings all that there is for it."""
+        self._resting = False
+        """Nothing is to be done until somebody calls, who may answer it."""
+        self._calling = threading.Lock()
+        """Held while a call is answered."""
+        self._failure: BaseException | None = None
+        """What went wrong with that beyond what a store may refuse."""
         self._draining = False
         self._idle_since: float | None = None
-        self._dispatched_at = clock.monotonic()
+        self._dispatched_at = self._brought_at = clock.monotonic()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work until told to drain or, if asked, until nothing is left to do."""
@@ -125,6 +135,8 @@ class Worker:
             second.start()
         try:
             while not self._draining:
+                if self._failure is not None:
+                    raise self._failure
                 self._linger()
                 self._give_back_stale()
                 if self._trip(claim=True) or self._draining:
@@ -159,6 +171,26 @@ class Worker:
         if self._asked:
             self._busy.set()
 
+    def called(self) -> None:
+        """Look for work because the store says that there is some; a worker that rests need not be woken for it.
+
+        Whoever heard the call makes the trip. If it brings one job, that was what the call was for; else there may be
+        more, or something is wrong, and both are the worker's own to see to.
+        """
+        with self._calling:
+            try:
+                done = self._resting and not self._draining and self._trip(claim=True) <= 1 and not self.trouble
+            except BaseException as error:  # noqa: BLE001 - raised again by the worker, which ends by it
+                self._failure, done = error, False
+        if not done:
+            self.nudge()
+
+    def _idle(self) -> None:
+        """Look for work, because a lane has nothing to take."""
+        if len(self.held) - self._handed <= len(self._finished):
+            self._pace.ran_dry(self._clock.monotonic())
+        self.nudge()
+
     def finish(self, attempt: Attempt, move: Move | None) -> None:
         """Hand in an attempt's outcome, once; called from every lane. No move means that nothing may be written."""
         if attempt.settled:
@@ -177,6 +209,8 @@ class Worker:
     def give_back(self) -> None:
         """Release every claimed job that has not begun."""
         self.crew.closing = True
+        if self._calling.acquire(timeout=_ANSWERED):  # what a call is bringing goes back, too
+            self._calling.release()
         for attempt in self.crew.take_back():
             self.finish(attempt, lifecycle.release(attempt.job))
 
@@ -196,11 +230,16 @@ class Worker:
         return not self.held
 
     def _linger(self) -> None:
-        """Let more jobs finish before a trip, while there is enough in hand to keep every lane busy."""
+        """Let more jobs finish before a trip, while there is enough in hand to keep every lane busy; or those that were
+        brought a moment ago, where a trip takes much longer.
+        """
         until = self._clock.monotonic() + _LINGER
-        while self._finished and self.crew.waiting() and not self._room() and not self._draining:
+        soon = min(self._brought_at + self._pace.patience, until)
+        while not self._draining and len(self.held) > self._handed + len(self._finished):
             self._nudge.clear()
-            if not self._nudge.wait(max(until - self._clock.monotonic(), 0.0)):
+            enough = self._finished and self.crew.waiting() and not self._room()
+            left = (until if enough else soon) - self._clock.monotonic()
+            if left <= 0 or not self._nudge.wait(left):
                 return
 
     def _room(self) -> int:
@@ -219,11 +258,12 @@ class Worker:
     def _trip(self, *, claim: bool) -> int:
         """Hand in and, if there is room, take; give the number of jobs taken."""
         with self._hands:
+            batch = [self._finished.popleft() for _ in range(len(self._finished))]
+            self._handed += len(batch)
+            self._pace.finished(len(batch), self._clock.monotonic())
             want = self._wish() if claim else None
             asked = 0 if want is None else want.limit
-            batch = [self._finished.popleft() for _ in range(len(self._finished))]
             self._asked += asked
-            self._handed += len(batch)
             self._trips += 1
         moves = [attempt.outcome for attempt in batch if attempt.outcome is not None]
         told = [attempt.job for attempt in batch if attempt.outcome] if any(move.events for move in moves) else []
@@ -251,8 +291,8 @@ class Worker:
         with self._hands:
             self._asked -= asked
             self._handed -= len(batch)
+            self._pace.travelled(self._clock.monotonic() - sent, len(batch) + len(claimed))
             if batch:
-                self._pace.finished(len(batch), sent)
                 self._settle(batch, answers)
             if claimed:
                 self._dispatch(claimed, sent)
@@ -288,8 +328,10 @@ class Worker:
         if self.watch is not None:
             self.watch.claimed([held[job.id] for job in claimed])
         self._dispatched_at = sent
+        self._pace.fed(self._clock.monotonic())
         for mode, attempts in lanes.items():
             self.crew.put(mode, attempts)
+        self._brought_at = self._clock.monotonic()
 
     def _settle(self, batch: list[Attempt], answers: list[Answer]) -> None:
         if len(answers) == len(batch) and answers.count(Answer.OK) == len(batch):
@@ -350,7 +392,9 @@ class Worker:
         timeout = CALLED_POLL if called else POLL
         if not called and self._room() and (due := self._next_due()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
+        self._resting = called and self._callable
         self._nudge.wait(timeout)
+        self._resting = False
         self._nudge.clear()
 
     def _is_idle(self) -> bool:

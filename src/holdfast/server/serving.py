@@ -102,7 +102,7 @@ def upkeep_of(app: Holdfast) -> Upkeep:
     store = app.store
     settings = replace(app.settings, events=app.settings.events or listened(store))
     watch = app.telemetry.of_worker()
-    inserter = Inserter.on(store, SystemClock(), watch)
+    inserter = Inserter(store, SystemClock(), watch)
     return Upkeep(store, settings, f"{worker_id()}:server", inserter.insert, watch=watch)
 
 

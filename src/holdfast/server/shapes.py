@@ -90,6 +90,7 @@ class NewJobBody(Body):
     trigger: Literal["manual", "schedule", "webhook", "file_drop"] = Trigger.MANUAL.value
     expires_after: Seconds | None = Field(None, description="It dies if it has not started by then.")
     credits: Annotated[int, Field(ge=0, le=MAX_INT // 2)] | None = None
+    group: Name | None = Field(None, description="The key that limits per key count it by.")
     unique: Literal["active"] | None = None
     debounce: Seconds | None = None
 

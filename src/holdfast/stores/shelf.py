@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from holdfast.domain.errors import StoreUnavailable
 from holdfast.domain.limits import BOOK, NO_RULES, Rules
@@ -16,7 +17,9 @@ class Shelf:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        """Entered by itself: a signal that comes while a condition is entered would leave it locked for ever."""
+        self._changed = threading.Condition(self._lock)
         self._schedules: dict[str, ScheduleRecord] = {}
         self._pages: dict[tuple[str, str], Page] = {}
         self._events: list[EventRecord] = []
@@ -133,7 +136,7 @@ class Shelf:
 
     def wake(self) -> None:
         """Make every `wait` return now."""
-        with self._changed:
+        with self._lock:
             self._wakes += 1
             self._changed.notify_all()
 
@@ -142,8 +145,8 @@ class Shelf:
         self._closed = True
         self.wake()
 
-    def _open(self) -> threading.Condition:
+    def _open(self) -> AbstractContextManager[bool]:
         if self._closed:
             msg = "The store is closed."
             raise StoreUnavailable(msg)
-        return self._changed
+        return self._lock

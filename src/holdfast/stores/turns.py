@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.excess import Excess, beyond
-from holdfast.domain.gates import Gates, Standing, Subject
+from holdfast.domain.gates import Gates, Standing, Subject, far
 from holdfast.domain.job import CLAIMABLE, JobRecord, State
 from holdfast.domain.limits import ALL, Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import Cursor, Offer, Ring, choose, rank
+from holdfast.domain.ring import Offer, Ring, choose, rank
+from holdfast.domain.way import Cursor
 
 
 class Turns:
@@ -103,6 +104,8 @@ class Turns:
         self, rules: Rules, queue: str, gates: Gates, now: Micros, most: int, *, tenant: str | None = None
     ) -> Ring:
         plan = rules.plan(queue) or Plan(queue)
+        if tenant is None and plan.roomy and far(plan, len(self._running(queue)), most):
+            plan = plan.in_line()
         lanes: dict[str, list[Offer]] = defaultdict(list) if plan.shape else {"": []}
         for job in self._due(rules, queue, now):
             if tenant not in (None, job.tenant):

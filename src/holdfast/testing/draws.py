@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain import lifecycle
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State, Trigger
-from holdfast.domain.limits import ALL, Limit, Rule
+from holdfast.domain.limits import ALL, ROOMY, Limit, Rule
 from holdfast.domain.moments import HORIZON, SECOND, Micros
 from holdfast.domain.move import Move, joined
 
@@ -69,6 +69,7 @@ LIMITS = (
     Limit(rate=(3, SECOND), burst=3),
     Limit(concurrency=7),
     Limit("tenant", concurrency=6),
+    Limit("tenant", concurrency=ROOMY),
     Limit(rate=(9, SECOND), burst=9),
 )
 

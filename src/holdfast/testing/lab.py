@@ -203,7 +203,8 @@ class Lab:
         """Read all that is kept beside the jobs."""
         accounts = self.store.accounts()
         entries = [entry for account in accounts for entry in self.store.entries(account.tenant, 1_000)]
-        return Books(accounts, entries, self.store.events(0, 1_000), self.counts())
+        counts = self.counts() if self.store.capabilities.exact_counts else {}  # else they may still be on their way
+        return Books(accounts, entries, self.store.events(0, 1_000), counts)
 
     def counts(self) -> dict[tuple[str, State], int]:
         """Count by (queue, state), leaving out what is zero."""

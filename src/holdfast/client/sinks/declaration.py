@@ -1,16 +1,18 @@
 """The sinks of an application: declared once by name, checked when they are declared."""
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.registry import text
 from holdfast.client.sinks.lines import JsonLines
 from holdfast.client.sinks.shape import INTERNAL, NAMES, Target, Told
 from holdfast.client.sinks.webhook import Webhook
 from holdfast.domain.errors import BadInput
+
+if TYPE_CHECKING:
+    from asyncio import Runner
 
 Function = Callable[[Any], Any]
 TRIES = 10
@@ -25,14 +27,16 @@ class Call:
         self.most = _BATCH if batch else 1
         self._fn = fn
         self._batch = batch
-        self._runner: asyncio.Runner | None = None
+        self._runner: Runner | None = None
 
     def deliver(self, told: list[Told]) -> None:
         """Call the function: with all events, or with each in turn."""
         for given in [told] if self._batch else told:
             answer = self._fn(given)
             if inspect.isawaitable(answer):
-                self._runner = self._runner or asyncio.Runner()
+                from asyncio import Runner
+
+                self._runner = self._runner or Runner()
                 self._runner.run(_awaited(answer))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 
 from holdfast.domain.errors import StoreError
 from holdfast.domain.job import JobRecord
@@ -81,7 +82,7 @@ class ContractStore(DynamoStore):
             return self._mail.claim(want, self._crew.paused(), self.now(), changes)
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
-        """Commit, then claim. Messages are received while moves are written, and what is to be told of those to SQS is
+        """Commit and claim. Messages are received while moves are written, and what is to be told of those to SQS is
         told while jobs are claimed.
         """
         if not moves or want.limit <= 0 or not self._called(want):
@@ -93,17 +94,21 @@ class ContractStore(DynamoStore):
         self._asked_by_any = time.monotonic()
 
         def tell(changes: Changes) -> None:
-            told.append(self._wire.beside(self._tell, changes))
+            told.append(self._wire.aside(partial(self._tell, changes)))
 
-        try:
+        def commit() -> list[Answer]:
             with self._counted(tell=tell) as changes:
-                answers = self._settlement.commit(moves, self.now(), changes)
+                return self._settlement.commit(moves, self.now(), changes)
+
+        def claim() -> list[JobRecord]:
             wait(heard)
             with self._counted(wake=False) as changes:
-                claimed = self._mail.claim(want, paused.result(), self.now(), changes, heard=True)
+                return self._mail.claim(want, paused.result(), self.now(), changes, heard=True)
+
+        try:
+            return self._both(moves, commit, claim)
         finally:
             wait([*heard, *told])
-        return answers, claimed
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases, and then keep the messages of these jobs hidden for as long."""

@@ -81,7 +81,8 @@ class Looking:
         """Look until enough is seen, and choose the best of it."""
         enough = limit if room is None else min(limit, room.total())
         seen: list[JobRecord] = []
-        page = max(self._wire.address.page, min(limit, 1_000))
+        ahead = min(self._records.running(), limit)  # those of ours that lie before what is waiting
+        page = max(self._wire.address.page, min(limit + ahead, 1_000))
         for shard in self._records.layout.waiting(self._wire, now, page):
             seen += self._see(shard, enough, room, fits)
         left = None if room is None else Counter(room)
@@ -103,14 +104,13 @@ class Looking:
         seen: list[JobRecord] = []
         queues: Counter[str] = Counter()
         useful = 0
-        for looked, job in enumerate(shard):
+        for looked, job in enumerate(shard, 1):
+            if fits(job):
+                queues[job.queue] += 1
+                useful += room is None or queues[job.queue] <= room[job.queue]
+                seen.append(job)
             if useful >= enough and looked >= self._wire.address.page:
-                break
-            if not fits(job):
-                continue
-            queues[job.queue] += 1
-            useful += room is None or queues[job.queue] <= room[job.queue]
-            seen.append(job)
+                break  # and do not ask for what comes next: that may be another page
         return seen
 
     def _attempt(self, job: JobRecord, want: Claim, now: Micros) -> JobRecord | StoreError | None:

@@ -68,6 +68,11 @@ class Records:
             known = self._known.get(id_)
             return known.job if known else None
 
+    def running(self) -> int:
+        """Count the jobs that were claimed here and have not ended, as far as they are remembered."""
+        with self._lock:
+            return sum(known.job is not None and known.job.state is State.RUNNING for known in self._known.values())
+
     def known_steps(self, job: JobRecord) -> Steps | None:
         """Give the steps in the item of this very record, if they are remembered."""
         with self._lock:

@@ -10,13 +10,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+from holdfast.domain import lifecycle
 from holdfast.domain.errors import BadInput, CommitUnknown, KeyConflict, StoreError, StoreUnavailable
 from holdfast.domain.excess import Excess
 from holdfast.domain.gates import Standing
 from holdfast.domain.job import (
+    TERMINAL,
     Account,
     AttemptRecord,
     CreditEntry,
@@ -26,7 +29,7 @@ from holdfast.domain.job import (
     StepRecord,
 )
 from holdfast.domain.moments import Micros
-from holdfast.domain.move import Answer, Move
+from holdfast.domain.move import Answer, Held, Move
 from holdfast.port.clock import Clock, SystemClock
 from holdfast.port.store import (
     Beat,
@@ -141,8 +144,25 @@ class DynamoStore:
             return self._settlement.commit(moves, self.now(), changes)
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
-        """Commit, then claim."""
-        return self.commit(moves), self.claim(want)
+        """Commit and claim."""
+        return self._both(moves, partial(self.commit, moves), partial(self.claim, want))
+
+    def _both(
+        self, moves: Sequence[Move], commit: Callable[[], list[Answer]], claim: Callable[[], list[JobRecord]]
+    ) -> tuple[list[Answer], list[JobRecord]]:
+        """Commit and then claim; beside each other, if it makes no difference. If the commit fails, nobody learns what
+        was claimed, so others may have it.
+        """
+        if not moves or not all(map(_leads_to_no_claim, moves)):
+            return commit(), claim()
+        claiming = self._wire.aside(claim)
+        try:
+            answers = commit()
+        except Exception:
+            with suppress(StoreError):
+                self.commit([lifecycle.release(job) for job in claiming.result()])
+            raise
+        return answers, claiming.result()
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases."""
@@ -445,3 +465,11 @@ class DynamoStore:
 
     def _tell(self, changes: Changes) -> None:
         """Do what follows from changes: nothing, here."""
+
+
+def _leads_to_no_claim(move: Move) -> bool:
+    """Tell whether there is no job that can be claimed after a move, and not before it: what its job's holder ends, or
+    puts off, nobody could claim before, nor can anybody after it.
+    """
+    over = move.state in TERMINAL or (move.delay or 0) > 0
+    return over and isinstance(move.guard, Held) and not move.children

@@ -18,6 +18,7 @@ __all__ = ["Failed", "Page", "TooLarge", "Wire", "op_token"]
 T = TypeVar("T")
 _GETS = 100
 _PUTS = 25
+_ASIDE = 4
 
 
 class Page(NamedTuple):
@@ -33,7 +34,8 @@ class Wire:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._calls = Calls(address, "dynamodb")
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._pools: dict[int, tuple[ThreadPoolExecutor, ThreadPoolExecutor]] = {}
+        """By process: the threads that make calls, and those that have them make several at a time."""
         self._lock = threading.Lock()
         self._inside = threading.local()
 
@@ -224,17 +226,22 @@ class Wire:
         """Do something for each of these, several at a time; whoever is one of several does it alone."""
         if len(arguments) <= 1 or getattr(self._inside, "one", False):
             return [do(argument) for argument in arguments]
-        return list(self._pool().map(do, arguments))
+        return list(self._threads()[0].map(do, arguments))
 
     def beside(self, do: Callable[..., T], *arguments: Any) -> "Future[T]":
         """Do something while the caller does something else."""
-        return self._pool().submit(do, *arguments)
+        return self._threads()[0].submit(do, *arguments)
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def aside(self, do: Callable[[], T]) -> "Future[T]":
+        """The same for something that does several things at a time itself."""
+        return self._threads()[1].submit(do)
+
+    def _threads(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
         with self._lock:
             pid = os.getpid()
             if pid not in self._pools:
-                self._pools[pid] = ThreadPoolExecutor(THREADS, "holdfast-dynamodb", self._enter)
+                calls = ThreadPoolExecutor(THREADS, "holdfast-dynamodb", self._enter)
+                self._pools[pid] = calls, ThreadPoolExecutor(_ASIDE, "holdfast-aside")
             return self._pools[pid]
 
     def _enter(self) -> None:
@@ -244,9 +251,10 @@ class Wire:
     def close(self) -> None:
         """Let go of the threads."""
         with self._lock:
-            pool = self._pools.pop(os.getpid(), None)
-        if pool:
-            pool.shutdown()
+            calls, aside = self._pools.pop(os.getpid(), (None, None))
+        for pool in (aside, calls):  # those who wait for the others first
+            if pool:
+                pool.shutdown()
 
     def call(self, operation: str, *, table: str | None = None, writes: bool = False, **arguments: Any) -> Any:
         """Make one call on a table."""

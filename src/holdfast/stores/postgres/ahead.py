@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from holdfast.domain import limits
-from holdfast.domain.ring import VISITS, Cursor, Offer, Rank, rank, reach
+from holdfast.domain.limits import Plan
+from holdfast.domain.ring import VISITS, Offer, Rank, rank, reach
+from holdfast.domain.way import Cursor
 
 Shown = list[tuple[str, list[Offer]]]
 """Lanes by name, with the best jobs of each."""
@@ -33,11 +35,11 @@ class Reach(NamedTuple):
     each: int
 
     @classmethod
-    def of(cls, most: int, hint: Hint) -> Self:
+    def of(cls, plan: Plan, most: int, hint: Hint) -> Self:
         """Read as much as a claim of so many asks for that begins a round, or as the last one needed; and one lane
         more, because the one at which the turn stands may have been served. Of closed lanes one job is enough.
         """
-        many, each = reach(most, hint.lanes)
+        many, each = reach(plan, most, hint.lanes)
         return cls(min(max(many, hint.seen) + 1, VISITS), 1 if hint.shut else each)
 
 

@@ -37,6 +37,12 @@ _LOOK = 0.25
 """Seconds between two looks of the leader."""
 _SOON = 0.02
 """Seconds between two looks of the leader when there is news: what was stored just now may come due at any moment."""
+_DEAR = 0.1
+"""Seconds from which on a look is dear, if it is twice in a row: then a long transaction keeps dead rows in its way."""
+_SHARE = 20
+"""Dear looks of somebody who is busy are made so seldom that they take up this part of the time."""
+_LONGEST_REST = 5.0
+"""The most seconds between two looks, however dear they are."""
 _ASK = 0.5
 """Seconds between two questions for the lead, whoever of the crowd asks."""
 _HEED = 8
@@ -53,11 +59,13 @@ _LONGEST = 7000
 class Bell:
     """The bell of one store object. Threads and connections are made at first use, and anew after a fork."""
 
-    def __init__(self, pool: Pool, schema: str, due: Due) -> None:
+    def __init__(self, pool: Pool, schema: str, due: Due, busy: Callable[[], bool]) -> None:
         self._pool = pool
         self._schema = schema
         self._channel = f"holdfast_{schema}"
         self._due = due
+        self._busy = busy
+        """Tells whether we take jobs ourselves: then we also see what comes due."""
         self._name = os.urandom(8).hex()
         self._lock = threading.Lock()
         self._pid = 0
@@ -79,6 +87,8 @@ class Bell:
         self._led_until: dict[str, float] = {}
         self._leads_until = 0.0
         self._next_look = self._last_look = 0.0
+        self._took = self._rest = 0.0
+        """How long the last look took, and how long to rest between two because they are dear."""
         self._quiet_since = time.monotonic()
         self._called = 0.0
         self._deaf_until = 0.0
@@ -159,6 +169,7 @@ class Bell:
             now = time.monotonic()
             if self._closed:
                 return False
+            self._rest_no_longer_than_busy()
             leads = now < self._leads_until
             if leads and now >= self._next_look and self._look(queues):
                 return True
@@ -233,7 +244,7 @@ class Bell:
                 while note := ears.pgconn.notifies():
                     message = note.extra.decode()
                     if self._crowd > _HEED or not message.endswith(_AT_ONCE):
-                        self._next_look = min(self._next_look, self._last_look + _SOON)
+                        self._next_look = min(self._next_look, self._last_look + max(_SOON, self._rest))
                     rung = self._heed(message, queues) or rung
             except psycopg.Error:
                 return self._deafened()
@@ -262,13 +273,26 @@ class Bell:
             found, due_in = self._due()
         except StoreError:
             return False
+        self._learn_cost(time.monotonic() - self._last_look)
+        self._next_look = self._last_look + max(_LOOK, self._rest)
         if due_in is not None:
-            self._next_look = min(self._next_look, time.monotonic() + due_in)
+            self._next_look = min(self._next_look, time.monotonic() + max(due_in, self._rest / _SHARE))
         if not found:
             return False
         if self._crowd > 1:
             self._call(found, later=True)
         return queues is None or not set(queues).isdisjoint(found)
+
+    def _learn_cost(self, seconds: float) -> None:
+        dear = min(seconds, self._took)
+        self._took = seconds
+        self._rest = min(dear * _SHARE, _LONGEST_REST) if dear > _DEAR and self._busy() else 0.0
+
+    def _rest_no_longer_than_busy(self) -> None:
+        """Look as often as ever once we are idle: nothing else would see what comes due then."""
+        if self._rest and not self._busy():
+            self._rest = 0.0
+            self._next_look = min(self._next_look, self._last_look + _LOOK)
 
     def _carry(self) -> None:
         """Send what is pending, and then rest for a moment: whoever rings meanwhile shares the next notification."""

@@ -23,6 +23,7 @@ Done = tuple[set[str], list[JobRecord]]
 """The ids of what was completed, and what was claimed."""
 
 
+_MOMENT = 1.0
 _STOOD = -2
 """Where a row tells how the turn stood, if the claim went round."""
 
@@ -47,6 +48,7 @@ class Claims:
         self._schema = pool.address.schema
         self._turns = turns
         self._given = given
+        self._took_at = float("-inf")
         self._unanswered: set[str] = set()
         """Lease ids of claims of which it is not known what they took."""
 
@@ -69,7 +71,14 @@ class Claims:
             self._unanswered.add(want.lease_id)
             raise
         self._unanswered.discard(want.lease_id)
+        if done[1]:
+            self._took_at = time.monotonic()
         return done
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was claimed a moment ago."""
+        return time.monotonic() - self._took_at < _MOMENT
 
     def _way(self, want: Claim) -> Callable[[Connection, Sequence[Move], Claim], Done]:
         """Choose the way of a claim by rules."""
@@ -205,6 +214,7 @@ def look(
             lane, most, mark = marked[0]
             return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark, marks)}, front=False)
         return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False)
+    marks.looks(here)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"

@@ -116,10 +116,13 @@ def _recorded(steps: Sequence[tuple[str, tuple[tuple[str, str | None], ...]]]) -
 def _put(
     fresh: Sequence[tuple[str, NewJob]], ledger: Ledger, now: Micros | None, place: Place
 ) -> Generator[Statement, Rows, dict[str, JobRecord]]:
-    """Store new jobs and what they cost; give their records."""
+    """Store new jobs and what they cost; give their records. All are stored at the same time: they come due in the
+    order in which they were given, whatever they are.
+    """
     stored: dict[str, JobRecord] = {}
+    at = now
     for batch in rows.batches(fresh):
-        ((at,),) = yield statement(batch, now, place)
+        ((at,),) = yield statement(batch, at, place)
         stored.update({id_: lifecycle.create(id_, new, at) for id_, new in batch[1]})
     for besides in (*_belongings(fresh), *ledger.statements(now)):  # noqa: UP028 - its rows are sent in, which a tuple would not take
         yield besides

@@ -8,71 +8,37 @@ of each priority from the front, and if that is not enough, so many from where t
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.domain import limits
-from holdfast.domain.gates import Gates, Subject, spare
-from holdfast.domain.job import Flow
+from holdfast.domain.gates import Gates, Subject, far, spare
 from holdfast.domain.limits import ALL, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import LATER, Cursor, Offer, Ring, rank
+from holdfast.domain.ring import LATER, Offer, Ring, rank
+from holdfast.domain.way import Cursor
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.ahead import Ahead, Hint, Reach, offers
 from holdfast.stores.postgres.marks import START, Lane, Mark
+from holdfast.stores.postgres.paths import ASIDE, BREAK, END, GROUP, Search
 from holdfast.stores.postgres.pool import Connection
 
 BATCH = 2_000
 """The most jobs that one look moves into the lanes of a queue, out of them, or aside."""
 DEPTH = 5_000
 """How many jobs of a priority a look for those of one tenant goes through, from the front and once more further on."""
-GROUP = Flow._fields.index("group")
 _FRONT = 500
 """How many jobs of a lane are looked at when some of them are to be put aside."""
-_BREAK, _END, _ASIDE, _LAST = "\x1f", "\x20", "z", "\U0010ffff"
-_UNNAMED = f"{_BREAK}\x01{_BREAK}"
+_LAST = "\U0010ffff"
+_UNNAMED = f"{BREAK}\x01{BREAK}"
 """How ends what jobs are counted by of which only the queue was asked."""
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+Glimpse = tuple[Cursor, dict[str, str]]
+"""Where a look stopped, and which lanes of tenants it came to."""
 _Row = Sequence[Any]
 """A path, and of a job: where it lies, its id, rank and due time; and its tenant and kind, if these may be paused."""
-
-
-def path(rules: Rules, plan: Plan, tenant: str, kind: str, group: str | None) -> str | None:
-    """Give the path under which a due job waits; None if it waits in the queue itself."""
-    if not plan.shape:
-        return None
-    lane = f"{_ASIDE}{tenant}{_BREAK}{kind}" if rules.holds(tenant, kind) else plan.lane(tenant, group)
-    return f"{plan.queue}{_BREAK}{lane}"
-
-
-def span(plan: Plan, limit: Limit, name: str) -> tuple[str, str]:
-    """Give the paths between which the due jobs of a subject wait."""
-    if not plan.shape:
-        return plan.queue, limits.behind(plan.queue)
-    lanes = f"{plan.queue}{_BREAK}{plan.shape}"
-    match limit.per:
-        case "queue":
-            return lanes, f"{plan.queue}{_BREAK}{_ASIDE}"
-        case "tenant" if plan.shape == "k":
-            return f"{lanes}{name}{_BREAK}", f"{lanes}{name}{_END}"
-        case _:
-            return f"{lanes}{name}", limits.behind(f"{lanes}{name}")
-
-
-class Search(NamedTuple):
-    """Looks for the jobs of one tenant."""
-
-    tenant: str
-    marks: dict[Lane, Mark]
-    """Where the last look stopped."""
-
-    def stopped(self, lane: Lane, at: Mark | None) -> None:
-        """Go on from here the next time, or from where the front ends."""
-        if at is None:
-            self.marks.pop(lane, None)
-        else:
-            self.marks[lane] = at
 
 
 class Look:
@@ -82,6 +48,7 @@ class Look:
         self, db: Connection, schema: str, rules: Rules, given: Micros | None, search: Search | None = None
     ) -> None:
         self.rules = rules
+        self.begun = time.monotonic()
         self._search = search
         self.now: Micros = given or 0
         self.tidied: set[str] = set()
@@ -108,6 +75,9 @@ class Look:
         self.roomy: set[str] = set()
         """Queues of which so few jobs run that no limit of jobs at once can be reached."""
         self._fronts: dict[str, list[_Row]] | None = None
+        self._asked: list[tuple[str, Limit]] = []
+        self.laned: set[str] = set()
+        """Queues whose jobs stand in lanes from now on, because a limit has come near."""
 
     def begin(
         self,
@@ -117,6 +87,7 @@ class Look:
         fresh: Collection[str] = (),
         untidy: Collection[str] = (),
         strays: Collection[str] = (),
+        laned: Collection[str] = (),
         hints: Mapping[str, Hint] | None = None,
         recount: bool = True,
     ) -> None:
@@ -124,13 +95,15 @@ class Look:
 
         `fresh` are queues that were never looked at by rules; `untidy` those in which something may stand where it
         should not. If `hints` are given, lanes are read as well, before they are asked for, and jobs are brought into
-        them first only where there were `strays`. `recount` looks for running jobs that are not counted yet.
+        them first only where there were `strays`. Where limits may be far and no queue is known to be `laned`, jobs
+        stay in one line unless a limit turns out to be near. `recount` looks for running jobs that are not counted yet.
         """
         self._room = room
         self._untidy = bool(room.keys() & set(untidy))
         self._plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
         turning = {queue for queue, plan in self._plans.items() if plan.limits or plan.shape or queue in untidy}
-        asked = [(of, limit) for plan in self._plans.values() for of, limit in plan.limits]
+        asked = self._asked = [(of, limit) for plan in self._plans.values() for of, limit in plan.limits]
+        lined = {queue for queue, plan in self._plans.items() if plan.roomy and queue not in laned and not self._search}
         turning |= {ALL} & {of for of, _ in asked}
         own = {self.turn(queue) for queue, plan in self._plans.items() if plan.shape} - room.keys()
         turning |= own
@@ -141,15 +114,16 @@ class Look:
         else:
             turns = self.ask("lock_turns" if locks else "turns", {"queues": sorted(turning)})
         out = {queue: self._step_out(plan) for queue, plan in self._plans.items() if queue in untidy}
-        ahead = {queue for queue, plan in self._plans.items() if hints is not None and self._readable(plan)}
-        first_up = {queue for queue, plan in self._plans.items() if plan.shape} - (ahead - {*untidy, *strays})
+        ahead = {queue for queue, plan in self._plans.items() if hints is not None and self._readable(plan)} - lined
+        first_up = {queue for queue, plan in self._plans.items() if plan.shape} - (ahead - {*untidy, *strays}) - lined
         up = {queue: self._line_up(self._plans[queue]) for queue in first_up}
         counted = {of for of, limit in asked if limit.concurrency is not None}
         levels = {(of, limit.per, "") for of, limit in asked if limit.per == "queue" and limit.rate}
         use = self._ask_use(levels, counted) if asked or not (up or ahead) else None
-        read = {queue: Reach.of(room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
+        read = {queue: Reach.of(self._plans[queue], room[queue], (hints or {}).get(queue, Hint())) for queue in ahead}
         shown = {queue: self._read_ahead(self._plans[queue], read[queue]) for queue in ahead}
         uncounted = self._ask_uncounted() if counted and recount else None
+        used = self.ask("laned", {"queues": sorted(lined)}) if lined else None
         for queue, *cursor, paused in turns.fetchall():
             self._cursors[queue] = Cursor(*cursor)
             self.paused |= {queue} if paused else set()
@@ -164,12 +138,27 @@ class Look:
             self.uncounted = len(new)
             running.update(self._count_in(new, locks=locks))
         unnamed = [lane for lane in running if lane.endswith(_UNNAMED)]
-        if unnamed and any(limit.per != "queue" and limit.concurrency for _, limit in asked):
+        most = running.total() + sum(room.values())
+        if unnamed and any(limit.per != "queue" and most > (limit.concurrency or most) for _, limit in asked):
             found = self.ask("unnamed", {"lanes": unnamed, "group": GROUP}).fetchall()
             running = Counter({lane: jobs for lane, jobs in running.items() if lane not in unnamed})
             running.update(self._count_in(found, locks=locks))
         self._add_up(running, {(of, limit.per) for of, limit in asked})
-        self._reckon(running, locks=locks)
+        jobs = self._reckon(running, locks=locks)
+        if used is not None:
+            self._line(lined, jobs, {queue for (queue,) in used.fetchall()})
+
+    def _line(self, queues: Collection[str], running: Mapping[str, int], laned: Collection[str]) -> None:
+        """Leave jobs in one line where no limit of a tenant or key is near, and bring them into lanes elsewhere."""
+        near = {
+            queue
+            for queue in queues
+            if queue in laned or not far(self._plans[queue], running[queue], self._room[queue])
+        }
+        for queue, moved in [(queue, self._line_up(self._plans[queue])) for queue in sorted(near)]:
+            self._brought(queue, moved)
+        self._plans |= {queue: self._plans[queue].in_line() for queue in set(queues) - near}
+        self.laned |= near
 
     def _brought(self, queue: str, moved: Any) -> None:
         ((jobs, self.now),) = moved.fetchall()
@@ -181,12 +170,12 @@ class Look:
         """Tell whether the lanes of a queue can be read before they are asked for."""
         return bool(plan.shape) and plan.aging is None and not (plan.nested or self.holds or self._search)
 
-    def _reckon(self, running: Mapping[str, int], *, locks: bool) -> None:
+    def _reckon(self, running: Mapping[str, int], *, locks: bool) -> dict[str, int]:
         """Keep how many jobs of queues run at the most, for claims that do not count; and tell where so few do that no
-        gate can close, whatever is taken.
+        gate can close, whatever is taken. Give how many run.
         """
         jobs = {
-            queue: sum(many for lane, many in running.items() if lane.startswith(f"{queue}{_BREAK}"))
+            queue: sum(many for lane, many in running.items() if lane.startswith(f"{queue}{BREAK}"))
             for queue, plan in self._plans.items()
             if any(of == queue and limit.concurrency is not None for of, limit in plan.limits)
         }
@@ -197,11 +186,12 @@ class Look:
         if jobs and locks:
             most = [many + self._room[queue] for queue, many in jobs.items()]
             self.ask("reckoned", {"queues": list(jobs), "jobs": most})
+        return jobs
 
     def _read_ahead(self, plan: Plan, read: Reach) -> Any:
-        low, high = (f"{plan.queue}{_BREAK}{end}" for end in plan.span())
+        low, high = (f"{plan.queue}{BREAK}{end}" for end in plan.span())
         values = {"now": self._given, "queue": plan.queue, "low": low, "high": high, **read._asdict()}
-        return self.ask("round", values, "" if self._lone else "orders_too")
+        return self.ask("round", values, "" if self._lone and not plan.ordered else "orders_too")
 
     def _shown(self, plan: Plan, read: Reach, found: Sequence[_Row]) -> None:
         """Keep the lanes that were read, unless jobs have to be brought into them first."""
@@ -234,7 +224,7 @@ class Look:
 
     def turn(self, queue: str) -> str:
         """Name the turn of a queue, or a tenant's own in it."""
-        return queue if self._search is None else f"{queue}{_BREAK}{self._search.tenant}"
+        return queue if self._search is None else f"{queue}{BREAK}{self._search.tenant}"
 
     def simple(self) -> bool:
         """Tell whether nothing but limits of whole queues stands between jobs and their usual order."""
@@ -247,9 +237,14 @@ class Look:
             return False
         return len(self._plans) == 1 or not any(of == ALL for plan in self._plans.values() for of, _ in plan.limits)
 
+    def plan(self, queue: str) -> Plan:
+        """Give what holds for a queue, as far as it can be felt now."""
+        return self._plans.get(queue) or Plan(queue)
+
     @property
-    def _counts(self) -> bool:
-        return any(plan.counts for plan in self._plans.values())
+    def counts(self) -> bool:
+        """Whether what is taken is counted."""
+        return any(limit.concurrency is not None for _, limit in self._asked)
 
     @property
     def holds(self) -> bool:
@@ -258,7 +253,7 @@ class Look:
 
     def loose(self, more: int) -> set[str]:
         """Name the queues (or all, `*`) whose limits of jobs at once would not be full if so many more ran."""
-        asked = [(of, limit) for plan in self._plans.values() for of, limit in plan.limits if limit.concurrency]
+        asked = [(of, limit) for of, limit in self._asked if limit.concurrency]
         tight = {
             of
             for of, limit in asked
@@ -276,9 +271,16 @@ class Look:
         """Tell whether all of a queue that can go was looked at."""
         return queue not in self._more
 
-    def next_at(self, queue: str, gates: Gates) -> Micros | None:
-        """Give the instant when a job that is due can be claimed."""
-        at = self.ring(queue, gates).next_at()
+    def next_at(self, queue: str, gates: Gates, glimpsed: dict[str, Glimpse]) -> Micros | None:
+        """Give the instant when a job that is due can be claimed. A look that does not come round for closed lanes is
+        gone on with by the next one, by what was `glimpsed`: the turn does not move until somebody is called.
+        """
+        turn = self.turn(queue)
+        self._cursors[turn], places = glimpsed.pop(queue, (self._cursors.get(turn, Cursor()), {}))
+        ring = self.ring(queue, gates, places=places)
+        at = ring.next_at()
+        if not ring.shut:
+            glimpsed[queue] = ring.begun if at == self.now else ring.cursor, places
         later = self.now + LATER
         return at if self.whole(queue) else later if at is None else min(at, later)
 
@@ -288,7 +290,7 @@ class Look:
 
     def take(self, name: str, values: Mapping[str, Any], part: str = "", *, counted: bool | None = None) -> Any:
         """Send a statement that claims; what it takes is counted, if anything of these queues is, or as is said."""
-        counted = self._counts if counted is None else counted
+        counted = self.counts if counted is None else counted
         text = sql.statement(self._schema, name, part, counted=counted, alone=self._lone)
         return sql.sent(self._db, text, {**values, "home": next(iter(self._room), "")})
 
@@ -302,12 +304,12 @@ class Look:
             self.ask("draw", {**_subjects(gates.drawn), "levels": list(gates.drawn.values())})
 
     def _step_out(self, plan: Plan) -> Any:
-        begin, aside = f"{plan.queue}{_BREAK}", f"{plan.queue}{_BREAK}{_ASIDE}"
+        begin, aside = f"{plan.queue}{BREAK}", f"{plan.queue}{BREAK}{ASIDE}"
         wrong = [(begin, aside)]
         if plan.shape:
             wrong = [(begin, f"{begin}{plan.shape}"), (f"{begin}{chr(ord(plan.shape) + 1)}", aside)]
         bounds = {"lows": [low for low, _ in wrong], "highs": [high for _, high in wrong]}
-        ends = {"aside": aside, "end": f"{plan.queue}{_END}", "limit": BATCH, "now": self._given}
+        ends = {"aside": aside, "end": f"{plan.queue}{END}", "limit": BATCH, "now": self._given}
         return self.ask("step_out", {**bounds, **ends, **self.held()})
 
     def _line_up(self, plan: Plan) -> Any:
@@ -315,7 +317,7 @@ class Look:
         return self.ask("line_up", {**values, **self.held(), "shape": plan.shape, "group": GROUP}, "named_lanes")
 
     def _ask_use(self, levels: Collection[Subject], counted: Collection[str]) -> Any:
-        bounds = [("", _LAST)] if ALL in counted else [(f"{of}{_BREAK}", f"{of}{_END}") for of in counted]
+        bounds = [("", _LAST)] if ALL in counted else [(f"{of}{BREAK}", f"{of}{END}") for of in counted]
         values = {"lows": [low for low, _ in bounds], "highs": [high for _, high in bounds], "now": self._given}
         return self.ask("in_use", {**values, **_subjects(levels)})
 
@@ -341,7 +343,7 @@ class Look:
         """Add up by subject what runs."""
         kinds = [(of, by, Limit(by)) for of, by in per]
         for lane, jobs in running.items():
-            queue, tenant, group = lane.split(_BREAK)
+            queue, tenant, group = lane.split(BREAK)
             for of, by, limit in kinds:
                 name = limits.subject(limit, tenant, group or None)
                 if of in (ALL, queue) and name is not None:
@@ -359,7 +361,7 @@ class Look:
 
     def lanes(self, plan: Plan, first: str, until: str, many: int, each: int) -> list[_Row]:
         """Show lanes, with the buckets of those whose lanes they are."""
-        begin = f"{plan.queue}{_BREAK}"
+        begin = f"{plan.queue}{BREAK}"
         values = {"first": f"{begin}{first}", "until": f"{begin}{until}", "many": many, "each": each, "now": self.now}
         name = "lanes_of" if plan.aging is None else "aging_lanes_of"
         found = self._free(lambda: self.ask(name, values, self._parties).fetchall())
@@ -440,7 +442,7 @@ class Look:
             if not held:
                 return found
             if self._aside >= BATCH:
-                self._more |= {row[0].partition(_BREAK)[0] for row in held}
+                self._more |= {row[0].partition(BREAK)[0] for row in held}
                 ids = {row[2] for row in held}
                 return [row for row in found if row[2] not in ids]
             paths = sorted({row[0] for row in held})

@@ -4,7 +4,8 @@ A row that comes by COPY costs the server a good deal less than one by INSERT. W
 into bytes once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -24,27 +25,34 @@ _JOB_FIELDS, _PLACE_FIELDS = 16, 5
 _UUID = 16
 
 
-class Load(NamedTuple):
-    """What one COPY takes."""
+class Rows(NamedTuple):
+    """The rows of some jobs, slice by slice: so that the server stores one while the next is made."""
 
-    statement: str
-    data: bytes
+    jobs: Iterator[bytes]
+    waiting: Iterator[bytes]
+    """To be asked for when those of `jobs` have been."""
 
 
-def loads(batches: Sequence[Batch], now: Micros) -> Iterator[Load]:
-    """Give the rows of waiting jobs, portion by portion: those of `job`, and then those of `waiting`."""
-    for portion in _portions(batches):
-        each = [(shared, _raw(ones), ones) for shared, ones in portion]
-        jobs = [part for shared, ids, ones in each for part in _jobs(shared, ids, [new for _, new in ones], now)]
-        yield Load("copy_jobs", b"".join((_HEAD, *jobs, _TAIL)))
-        places = [
-            part for shared, ids, ones in each for part in _places(shared, ids, [new.run_at for _, new in ones], now)
-        ]
-        yield Load("copy_waiting", b"".join((_HEAD, *places, _TAIL)))
+def loaded(batches: Sequence[Batch], now: Micros) -> Rows:
+    """Give what each of the two COPYs takes for jobs that wait."""
+    seen: list[list[tuple[Template, list[bytes], list[Micros | None]]]] = []
+
+    def jobs() -> Iterator[bytes]:
+        for portion in _portions(batches):
+            seen.append([(shared, _raw(ones), [new.run_at for _, new in ones]) for shared, ones in portion])
+            yield b"".join([_jobs(*each, ones, now) for each, (_, ones) in zip(seen[-1], portion, strict=True)])
+
+    return Rows(_framed(jobs()), _framed(b"".join([_places(*each, now) for each in portion]) for portion in seen))
+
+
+def _framed(slices: Iterator[bytes]) -> Iterator[bytes]:
+    yield _HEAD + next(slices)
+    yield from slices
+    yield _TAIL
 
 
 def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Put batches together until one COPY has enough."""
+    """Put batches together until there is enough to send."""
     portion, jobs = list[Batch](), 0
     for batch in batches:
         portion.append(batch)
@@ -62,8 +70,13 @@ def _raw(ones: Sequence[tuple[str, NewJob]]) -> list[bytes]:
     return [raw[at : at + _UUID] for at in range(0, len(raw), _UUID)]
 
 
-def _jobs(shared: Template, ids: Sequence[bytes], news: Sequence[NewJob], now: Micros) -> list[bytes]:
-    first = _FIRST(_JOB_FIELDS, _UUID)
+def _jobs(
+    shared: Template,
+    ids: Sequence[bytes],
+    run_ats: Sequence[Micros | None],
+    ones: Sequence[tuple[str, NewJob]],
+    now: Micros,
+) -> bytes:
     before = b"".join(
         (_text(shared.kind), _text(shared.queue), _text(shared.tenant), _text(shared.user), _INT(4, shared.priority))
     )
@@ -72,30 +85,33 @@ def _jobs(shared: Template, ids: Sequence[bytes], news: Sequence[NewJob], now: M
          _text(shared.trace_id), _LONG(8, now), _INT(4, shared.steps_total))
     )  # fmt: skip
     version = _INT(4, shared.code_version)
-    ends: dict[Micros | None, bytes] = {}
-    parts: list[bytes] = []
-    for id_, new in zip(ids, news, strict=True):
-        end = ends.get(new.run_at)
-        if end is None:
-            end = ends[new.run_at] = asked + _LONG(8, _due(shared, new.run_at, now)) + version
-        payload = new.payload.encode()
-        parts += (first, id_, before, _LENGTH(len(payload)), payload, end)
-    return parts
+    payloads = [new.payload.encode() for _, new in ones]
+    # A few lengths and times, as a rule, of which each is written once.
+    sizes = {size: before + _LENGTH(size) for size in set(map(len, payloads))}
+    ends = {at: asked + _LONG(8, _due(shared, at, now)) + version for at in set(run_ats)}
+    return _joined(
+        repeat(_FIRST(_JOB_FIELDS, _UUID)),
+        ids,
+        map(sizes.__getitem__, map(len, payloads)),
+        payloads,
+        map(ends.__getitem__, run_ats),
+    )
 
 
-def _places(shared: Template, ids: Sequence[bytes], run_ats: Sequence[Micros | None], now: Micros) -> list[bytes]:
+def _places(shared: Template, ids: Sequence[bytes], run_ats: Sequence[Micros | None], now: Micros) -> bytes:
     queue, rank = _text(shared.queue), _LONG(8, -shared.priority)
-    ends: dict[Micros | None, tuple[bytes, bytes]] = {}
-    parts: list[bytes] = []
-    for id_, run_at in zip(ids, run_ats, strict=True):
-        around = ends.get(run_at)
-        if around is None:
-            due = _due(shared, run_at, now)
-            expiry = _NULL if shared.expires_after is None else _LONG(8, max(due, now) + shared.expires_after)
-            begin = _FIRST(_PLACE_FIELDS, len(queue) - 4) + queue[4:] + rank + _LONG(8, due) + _LENGTH(_UUID)
-            around = ends[run_at] = (begin, expiry)
-        parts += (around[0], id_, around[1])
-    return parts
+    first = _FIRST(_PLACE_FIELDS, len(queue) - 4) + queue[4:] + rank
+    begins, ends = dict[Micros | None, bytes](), dict[Micros | None, bytes]()
+    for at in set(run_ats):
+        due = _due(shared, at, now)
+        begins[at] = first + _LONG(8, due) + _LENGTH(_UUID)
+        ends[at] = _NULL if shared.expires_after is None else _LONG(8, max(due, now) + shared.expires_after)
+    return _joined(map(begins.__getitem__, run_ats), ids, map(ends.__getitem__, run_ats))
+
+
+def _joined(*columns: Iterable[bytes]) -> bytes:
+    """Put rows together of their parts."""
+    return b"".join(chain.from_iterable(zip(*columns)))  # noqa: B905 - what is the same for all has no end
 
 
 def _due(shared: Template, run_at: Micros | None, now: Micros) -> Micros:

@@ -68,6 +68,10 @@ class Marks:
         front = since >= self._cost * _SHARE and (not self._many or since >= _LOOK)
         return None if front else self._lanes.copy()  # another trip may be learning meanwhile
 
+    def looks(self, now: float) -> None:
+        """Learn that a look from the front begins: where two trips are under way, the other need not look as well."""
+        self._looked = now
+
     def alone(self, now: float) -> Lane | None:
         """Give the lane that may be the only one: the last look from the front took jobs of it alone."""
         return self._alone if now - self._not_alone >= _APART else None
@@ -82,8 +86,9 @@ class Marks:
         return self._until_careful == _CAREFUL - 1
 
     def failed(self) -> None:
-        """Learn that a claim failed: what it held looks as if somebody had it."""
+        """Learn that a claim failed: what it held looks as if somebody had it, and what it saw is not known."""
         self._until_careful = 0
+        self._looked = 0.0
 
     def took(self, jobs: Sequence[JobRecord], limit: int, seconds: float, *, front: bool) -> None:
         """Learn what a claim took, best first, and how long: what a look from the front took beyond the usual is its

@@ -11,7 +11,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.job import JobRecord
 from holdfast.domain.limits import Plan
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import Cursor, anew, dealt
+from holdfast.domain.way import Cursor, anew, dealt
 from holdfast.port.store import Claim
 from holdfast.stores.postgres.ahead import Reach
 

@@ -9,10 +9,12 @@ UPDATE {schema}.turn SET running = each.jobs FROM unnest(CAST(%(queues)s AS text
 WHERE turn.queue = each.queue
 
 -- name: within
--- Only while so few run that every job that is claimed may start (`domain.gates.Spare`).
+-- Only while so few run that every job that is claimed may start (`domain.gates.Spare`), and nothing stands in a lane, where it could be better.
 within AS (
   UPDATE {schema}.turn SET running = turn.running + (SELECT count(*) FROM picked)
   WHERE turn.queue = CAST(%(home)s AS text) AND (SELECT count(*) FROM picked) > 0
+    AND (SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue >= CAST(%(home)s AS text) || chr(31)
+      AND waiting.queue < CAST(%(home)s AS text) || chr(32) ORDER BY waiting.queue LIMIT 1) IS NULL
     AND CASE WHEN CAST(%(running)s AS bigint) IS NULL THEN TRUE ELSE turn.running <= CAST(%(running)s AS bigint) END
   RETURNING turn.queue
 ),

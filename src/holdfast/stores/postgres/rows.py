@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from holdfast.domain import lifecycle
@@ -49,26 +50,27 @@ def flow_text(value: Flow | None) -> str | None:
 PLAIN_TEXT = json.dumps(PLAIN)
 
 
-def claimed(rows: list[Sequence[Any]], want: Claim) -> list[JobRecord]:
+_DUE_AND_AGE, _PRIORITY = itemgetter(16, 0), itemgetter(5)
+"""What the order of a claim goes by: the higher priority first, then due time, then age."""
+
+
+def claimed(rows: list[tuple[Any, ...]], want: Claim) -> list[JobRecord]:
     """Build the records of jobs that were just claimed, best first."""
     if not rows or rows[0][0] is None:
         return []
-    rows.sort(key=_order)
-    make, now = JobRecord._make, rows[0][17]
+    rows.sort(key=_DUE_AND_AGE)
+    if len(set(map(_PRIORITY, rows))) > 1:
+        rows.sort(key=_PRIORITY, reverse=True)  # which leaves those of one priority in their order
+    make, now = tuple.__new__, rows[0][17]
     leased = (want.lease_id, want.owner, now + want.lease, now, None)
     first = (State.RUNNING, 2, 1, 1, 0)
     rest = (1, *leased, now, None, now, None, None, None, None, None, False, 0, None)
     return [
-        make((*row[:16], *first, row[16], *rest, row[18], row[19], row[20] and flow(row[20])))
+        make(JobRecord, row[:16] + first + row[16:17] + rest + (row[18:21] if row[20] is None else _last(row)))
         if row[21] is None
         else _again(row, leased)
         for row in rows
     ]
-
-
-def _order(row: Sequence[Any]) -> tuple[int, Micros, str]:
-    """Give what the order of a claim goes by: priority, due time, age."""
-    return -row[5], row[16], row[0]
 
 
 def _again(row: Sequence[Any], leased: tuple[Any, ...]) -> JobRecord:
@@ -78,8 +80,12 @@ def _again(row: Sequence[Any], leased: tuple[Any, ...]) -> JobRecord:
     return JobRecord._make(
         (*row[:16], State.RUNNING, version + 1, generation, attempt + 1, crashes, row[16], token + 1, *leased,
          now if started_at is None else started_at, None, now, None, None, *failure, False, step_cursor, None,
-         row[18], row[19], row[20] and flow(row[20]))
+         *_last(row))
     )  # fmt: skip
+
+
+def _last(row: Sequence[Any]) -> tuple[Any, ...]:
+    return row[18], row[19], flow(row[20])
 
 
 def alone(id_: str, new: NewJob, now: Micros | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ it is not, the job is read and decided again. So nothing is locked between readi
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from operator import attrgetter
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
@@ -25,6 +26,7 @@ from holdfast.stores.postgres.trouble import BAD_ROW
 T = TypeVar("T")
 _Due = tuple[Move, JobRecord, JobRecord]
 """A move, its job as it was read, and as it will be."""
+_ID, _GUARD = attrgetter("id"), attrgetter("guard")
 _STEP, _EVENTS = Move._fields.index("step"), Move._fields.index("events")
 _NOTHING = tuple(Move._field_defaults[name] for name in Move._fields[_STEP:_EVENTS])
 """What lies between these two in a move that carries nothing."""
@@ -77,8 +79,8 @@ def _starts(move: Move) -> bool:
 
 def _batch(moves: Sequence[Move], now: Micros | None) -> dict[str, Any]:
     """Give what all statements that write a batch are given, in the order in which everybody locks."""
-    moves = sorted(moves, key=lambda move: move.id)
-    leases = [move.guard for move in moves if isinstance(move.guard, Held)]
+    moves = sorted(moves, key=_ID)
+    leases = [guard for guard in map(_GUARD, moves) if isinstance(guard, Held)]
     values = {
         "now": now,
         "ids": arrays.ids([move.id for move in moves]),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from psycopg import errors
@@ -13,7 +14,7 @@ from holdfast.port.store import Inserted, InsertGroup, Refusal
 from holdfast.stores.answers import whole
 from holdfast.stores.postgres import guests, insertion, rows, sql
 from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.loading import loads
+from holdfast.stores.postgres.loading import loaded
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.swift import Swift
 from holdfast.stores.postgres.turns import Turns
@@ -107,24 +108,29 @@ class Storing:
     def _insert_plain(self, jobs: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
         """Store jobs that nothing can stand in the way of but themselves: in one trip, or by COPY; and ring."""
         if len(jobs) >= _LOADED and all(self._waits(batch) for batch in batches):
+            later = any(shared.delay or any(new.run_at is not None for _, new in ones) for shared, ones in batches)
             stored = self._pool.run(lambda db: self._load(db, jobs, batches))
-            self._ring(jobs)
+            self._bell.ring({shared.queue for shared, _ in batches}, later=later)
             return stored
         asked = [insertion.statement(batch, self._given(), self._turns.place) for batch in batches]
         name, values = asked[0]
         if len(asked) == 1 and name == "insert" and values["run_ats"] is None:
             at = self._send(self._like, values, jobs[0][1])
             return whole(jobs, at)
-        times = self._pool.run(lambda db: self._together(db, asked))
+        at = self._pool.run(lambda db: self._together(db, asked))
         self._ring(jobs)
-        at_once = {id_: at for (_, ones), at in zip(batches, times, strict=True) for id_, _ in ones}
-        return [Inserted(id_, new, at_once[id_]) for id_, new in jobs]
+        return whole(jobs, at)
 
-    def _together(self, db: Connection, asked: Sequence[insertion.Statement]) -> list[Micros]:
-        """Carry statements out in one trip, with no transaction around it; give the time of each."""
+    def _together(self, db: Connection, asked: Sequence[insertion.Statement]) -> Micros:
+        """Carry statements out in one trip, with no transaction around it; give the time, which is the same for all:
+        jobs that are stored together come due in the order in which they were given, whatever they are.
+        """
+        at = self._given()
+        if at is None and len(asked) > 1:
+            ((at,),) = db.execute(sql.statement(self._schema, "now")).fetchall()
         with db.pipeline():
-            done = [db.execute(sql.statement(self._schema, name), values) for name, values in asked]
-        return [cursor.fetchall()[0][0] for cursor in done]
+            done = [db.execute(sql.statement(self._schema, name), {**values, "now": at}) for name, values in asked]
+        return int(done[0].fetchall()[0][0])
 
     def _waits(self, batch: rows.Batch) -> bool:
         """Tell whether all jobs of a batch wait in their queue as soon as they are stored."""
@@ -134,22 +140,24 @@ class Storing:
         )
 
     def _load(self, db: Connection, group: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
-        """Store many jobs. While the server stores some of them, the rows of the next are made."""
-        counts = Counter(new.queue for _, new in group)
+        """Store many jobs. While the server stores some of them, the rows of the next are made, and answers."""
+        counts = Counter[str]()
+        for shared, ones in batches:
+            counts[shared.queue] += len(ones)
         with db.transaction():
             at = self._given()
             if at is None:
                 ((at,),) = db.execute(sql.statement(self._schema, "now")).fetchall()
-            ahead = loads(batches, at)
-            load, told = next(ahead, None), list[Inserted]()
-            while load is not None:
-                with db.cursor().copy(sql.statement(self._schema, load.statement)) as copy:
-                    copy.write(load.data)
-                    load = next(ahead, None)
-                    told = told or whole(group, at)
+            made, told = loaded(batches, at), list[Inserted]()
+            answers = (whole(group[start : start + rows.LARGEST], at) for start in range(0, len(group), rows.LARGEST))
+            for statement, slices in (("copy_jobs", made.jobs), ("copy_waiting", made.waiting)):
+                with db.cursor().copy(sql.statement(self._schema, statement)) as copy:
+                    for data in slices:
+                        copy.write(data)
+                        told += next(answers, ())
             counted = {"queues": list(counts), "jobs": list(counts.values())}
             db.execute(sql.statement(self._schema, "count_stored"), counted)
-        return told
+        return [*told, *chain.from_iterable(answers)]
 
     def _ring(self, jobs: InsertGroup) -> None:
         queues = {new.queue for _, new in jobs}

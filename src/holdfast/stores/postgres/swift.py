@@ -46,10 +46,14 @@ class Swift:
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
     def _answer(self, db: Connection, expected: ExecStatus) -> Any:
-        answer = db.wait(execute(db.pgconn))[0]
-        if answer.status != expected:
-            raise error_from_result(answer)
-        return answer
+        """Take what the server says. Only its last word counts: a backend that is ended between a statement and its
+        commit has told the row before it tells that.
+        """
+        answers = db.wait(execute(db.pgconn))
+        for answer in answers:
+            if answer.status != expected:
+                raise error_from_result(answer)
+        return answers[0]
 
 
 def _written(values: Iterable[str | int | None]) -> list[bytes | None]:

@@ -17,10 +17,11 @@ from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rule, Rules
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.ring import LATER, Ring, choose
 from holdfast.port.store import Claim
-from holdfast.stores.postgres import lanes, rounds, rows, sql
+from holdfast.stores.postgres import paths, rounds, rows, sql
 from holdfast.stores.postgres.ahead import Hint, Reach
-from holdfast.stores.postgres.lanes import GROUP, Look, Search
+from holdfast.stores.postgres.lanes import Glimpse, Look
 from holdfast.stores.postgres.marks import Lane, Mark
+from holdfast.stores.postgres.paths import GROUP, Search
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.rounds import Round
 from holdfast.stores.postgres.settlement import at_once
@@ -29,6 +30,8 @@ _FRESH = 1.0
 """Seconds for which the rules are as they were read."""
 _SHUT: Micros = SECOND // 4
 """How long a limit that was full is believed to be, unless something of its queue ends here or somebody calls."""
+_LOOK = 0.02
+"""The share of a worker's time that may go into looks at full limits: believed for longer, they cost others less."""
 _VAIN = 3
 """How often in a row the short way round may lead nowhere before it is not tried for a moment."""
 _DRAIN = 60.0
@@ -75,6 +78,8 @@ class Turns:
         """Where looks for the jobs of a tenant stopped."""
         self._places: dict[str, dict[str, str]] = {}
         """Which lanes of a tenant were looked at last, by queue."""
+        self._glimpsed: dict[str, Glimpse] = {}
+        """Where looks on behalf of others stopped in queues with more closed lanes than one can go through."""
         self.forget()
 
     def forget(self) -> None:
@@ -133,7 +138,9 @@ class Turns:
         if new.state is not State.QUEUED or new.run_at is not None or new.delay > 0:
             return None
         plan = self.known.rules.plan(new.queue)
-        return None if plan is None else lanes.path(self.known.rules, plan, new.tenant, new.kind, new.group)
+        if plan is not None and plan.roomy and new.queue not in self.known.left:
+            return None
+        return None if plan is None else paths.path(self.known.rules, plan, new.tenant, new.kind, new.group)
 
     def stirred(self, queues: Collection[str] | None = None) -> None:
         """Note that something may have become claimable in these queues; in any, if none is named."""
@@ -174,24 +181,26 @@ class Turns:
         or if they are not known to be far from full.
         """
         plan, most = self._lone(want)
-        if plan is None or plan.shape or plan.queue in self.known.left or not self._is_roomy(plan):
+        if plan is None or (plan.shape and not plan.roomy):
+            return None
+        if plan.queue in self.known.left or not self._is_roomy(plan):
             return None
         return spare(plan, most)
 
     def round(self, want: Claim) -> Round | None:
         """Give the short way round the lanes of a queue; None if it is not open, or has led nowhere just now."""
         plan, most = self._lone(want)
-        if plan is None or not plan.shape or plan.nested or plan.weights or not 0 < most <= rounds.MOST:
+        if plan is None or not plan.shape or plan.nested or plan.ordered or not 0 < most <= rounds.MOST:
             return None
         queue = plan.queue
         if (queue in self.known.left and queue not in self._tidy) or queue in self._strays:
             return None
-        if _lately(self._uncertain, queue) or not self._is_roomy(plan):
+        if plan.weights or _lately(self._uncertain, queue) or not self._is_roomy(plan):
             return None
         found = spare(plan, most) if plan.limits else None
         if plan.limits and (found is None or found.full_in is not None):
             return None
-        reach = Reach.of(most, self._hints.get(queue, Hint()))
+        reach = Reach.of(plan, most, self._hints.get(queue, Hint()))
         return Round(plan, most, reach, found and found.running, _lately(self._crowded, queue))
 
     def went(self, way: Round, *, certain: bool, moved: bool) -> None:
@@ -271,12 +280,14 @@ class Turns:
         self, look: Look, gates: Gates, room: Mapping[str, int], want: Claim
     ) -> Callable[[], list[JobRecord]]:
         """Claim by priority, due time and age alone, as many as the limits leave room for."""
-        plans = {queue: look.rules.plan(queue) or Plan(queue) for queue in room}
+        plans = {queue: look.plan(queue) for queue in room}
         allowed = {queue: gates.room(plans[queue], "", None, most) for queue, most in room.items()}
         for queue in (queue for queue, most in allowed.items() if most < 1):
             self._close_until(look, queue, gates.opening(plans[queue], "", None))
         values = {**_lease(want, look), "limit": want.limit, "queues": list(allowed), "most": list(allowed.values())}
-        found = look.take("claim", values, "named_lanes", counted=any(plan.counts for plan in plans.values()))
+        known = [look.rules.plan(queue) for queue in room]
+        counted = any(plan is not None and plan.counts for plan in known)
+        found = look.take("claim", values, "named_lanes", counted=counted)
 
         def claimed() -> list[JobRecord]:
             return rows.claimed(found.fetchall(), want)
@@ -318,7 +329,7 @@ class Turns:
         others = {"now": self._given(), "queues": rest, "most": [1] * len(rest)}
         look = self._look(db, dict.fromkeys(ruled, 1), locks=False)
         gates = look.gates()
-        due = {queue: at for queue in ruled if (at := look.next_at(queue, gates)) is not None}
+        due = {queue: at for queue in ruled if (at := look.next_at(queue, gates, self._glimpsed)) is not None}
         values = {**look.held(), "queues": ruled, "most": [1] * len(ruled), "now": look.now}
         ((later,),) = look.ask("comes_due", values, "not_held" if look.holds else "").fetchall()
         ((first, _),) = look.ask("next_due", others, "named_lanes").fetchall()
@@ -357,7 +368,7 @@ class Turns:
             running.setdefault(limits.subject(limit, job.tenant, limits.group_of(job)), []).append(job)
         plan, gone = look.rules.plan(rule.queue) or Plan(rule.queue), []
         for name in full:
-            low, high = lanes.span(plan, limit, name)
+            low, high = paths.span(plan, limit, name)
             values = {"low": low, "high": high, "now": look.now, "limit": most + 1, **look.held()}
             waiting = [rows.record(row) for row in look.ask("due_jobs", values).fetchall()]
             gone += beyond(limit, running.get(name, []), waiting)
@@ -399,10 +410,12 @@ class Turns:
             fresh={*room, ALL} - known.turned,
             untidy=untidy,
             strays=self._strays,
+            laned=known.left,
             hints=self._hints if locks else None,
             recount=recount,
         )
         self._tidy |= look.tidied
+        self.known = known._replace(left=known.left | look.laned)
         if locks:
             self._strays = (self._strays - room.keys()) | look.strays
             kept = {queue: at for queue, at in self._roomy.items() if queue not in room}
@@ -439,7 +452,8 @@ class Turns:
             self._close_until(look, queue, ring.opens_at)
 
     def _close_until(self, look: Look, queue: str, opens_at: Micros | None) -> None:
-        span = _SHUT if look.rules.plan(queue) else LATER
+        took = round((time.monotonic() - look.begun) * SECOND)
+        span = min(max(_SHUT, round(took / _LOOK)), SECOND) if look.rules.plan(queue) else LATER
         self._close({queue}, span if opens_at is None else min(span, opens_at - look.now))
 
     def _close(self, queues: Collection[str], span: Micros) -> None:

@@ -51,6 +51,11 @@ FROM {schema}.turn WHERE queue = ANY (CAST(%(queues)s AS text[])) ORDER BY queue
 -- The same for one queue, the most common case.
 SELECT queue, lane, used, share, queue IN (SELECT queue FROM {schema}.paused_queue) FROM {schema}.turn WHERE queue = %(queue)s FOR UPDATE
 
+-- name: laned
+-- Those of these queues of which something stands in a lane, or aside.
+SELECT each.queue FROM unnest(CAST(%(queues)s AS text[])) AS each (queue)
+WHERE EXISTS (SELECT FROM {schema}.waiting WHERE waiting.queue >= each.queue || chr(31) AND waiting.queue < each.queue || chr(32))
+
 -- name: turned
 UPDATE {schema}.turn SET lane = %(lane)s, used = %(used)s, share = %(share)s WHERE queue = %(queue)s
 

@@ -71,15 +71,14 @@ def _pick(
     if want.tenant is None and turns.plain(room):
         turns.guess(room)
         return _pick_best(db, room, want.limit, now)
-    if want.tenant is None and turns.simple(room):
-        settlement.finish()  # how many may go depends on what runs
-        allowed, gates = turns.gated(db, room, now)
-        best = _pick_best(db, allowed, want.limit, now)
-        turns.passed(db, gates, best.jobs)
-        return best
-    plans = turns.plans(db, room, want.limit)
+    plans = turns.plans(db, room, want)
     if any(plan.counts for plan in plans.values()):
-        settlement.finish()  # so does whose turn it is, at limits that may be reached
+        settlement.finish()  # who may go depends on what runs, at limits that may be reached
+    if want.tenant is None and turns.simple(plans):
+        allowed, gates = turns.gated(db, plans, room, now)
+        best = _pick_best(db, allowed, want.limit, now)
+        turns.passed(db, plans, gates, best.jobs)
+        return best
     return turns.choose(db, room, plans, want, now)
 
 

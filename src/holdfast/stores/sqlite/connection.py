@@ -34,6 +34,7 @@ MIGRATIONS = (
     "0007_trips.sql",
     "0008_checkpoints.sql",
     "0009_census.sql",
+    "0010_lines.sql",
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 SAFE_SQLITE = 3_051_003

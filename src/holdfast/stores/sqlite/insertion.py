@@ -55,9 +55,8 @@ def enter(groups: Sequence[InsertGroup], now: Micros) -> tuple[str, Sequence[Any
 
 def alone(id_: str, new: NewJob, now: Micros) -> tuple[str, Sequence[Any]] | None:
     """Give the same for one job."""
-    if not rows.is_laden(new):
-        queued = new.key is None and new.state is State.QUEUED
-        return (_entry(1), rows.fresh(id_, new, now)) if queued else None
+    if new[rows.PARENT :] == rows.BARE:  # as `is_laden` tells
+        return (_ALONE, rows.fresh(id_, new, now)) if new.key is None and new.state is _QUEUED else None
     return (_entry(1, laden=True), rows.laden(id_, new, now)) if plain(new) else None
 
 
@@ -83,6 +82,10 @@ def _insert(jobs: int, name: str) -> str:
     """Give the statement that inserts so many jobs at once, which all or none of them survive."""
     head, _, row = SQL[name].partition("VALUES ")
     return f"{head}VALUES {', '.join([row] * jobs)}"
+
+
+_ALONE, _QUEUED = _entry(1), State.QUEUED
+"""What the most common call asks for every time."""
 
 
 def store_groups(

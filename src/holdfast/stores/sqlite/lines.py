@@ -6,6 +6,7 @@ backlog can delay what stands behind it, but no claim keeps others from writing 
 """
 
 import json
+import time
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -14,7 +15,8 @@ from holdfast.domain import limits
 from holdfast.domain.gates import Gates, Subject
 from holdfast.domain.limits import Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import VISITS, Cursor, Offer, rank, stretches
+from holdfast.domain.ring import VISITS, Offer, rank
+from holdfast.domain.way import Cursor, stretches
 from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.sql import SQL
 
@@ -26,8 +28,36 @@ Mark = tuple[int, ...]
 """A job's place in the usual order: its priority with the sign turned, its due time and its seq."""
 _LANE = -2
 """The place of the lane in what `sweep` tells of a job."""
+_BELIEVED = 1.0
+"""Seconds for which nothing is expected of a queue in which nothing could go and nothing has changed."""
 _LAST = 2**63 - 1
 _FRONT: Mark = (-_LAST, 0, 0)
+
+
+class Shut(NamedTuple):
+    """A queue in which nothing could go, when it had changed so often, until a gate opens by itself.
+
+    It is believed for a moment only: a process that has not heard of a rule yet does not say that something changed.
+    """
+
+    changes: int
+    opens_at: Micros | None
+    since: float
+
+    def holds(self, changes: int, now: Micros) -> bool:
+        """Tell whether still nothing can go."""
+        closed = self.opens_at is None or now < self.opens_at
+        return closed and changes == self.changes and time.monotonic() - self.since < _BELIEVED
+
+
+class Ready(NamedTuple):
+    """How a queue stands, once its due jobs are where its rules want them."""
+
+    moved: bool
+    """Whether any had to be brought there."""
+    cursor: Cursor = Cursor()
+    changes: int = -1
+    """How often it has changed; less than nothing if that was never counted."""
 
 
 class Search(NamedTuple):

@@ -17,8 +17,8 @@ _STATE = JobRecord._fields.index("state")
 _RETRYABLE = JobRecord._fields.index("failure_retryable")
 _CANCEL = JobRecord._fields.index("cancel_requested")
 _FLOW = JobRecord._fields.index("flow")
-_PARENT = NewJob._fields.index("parent")
-_BARE = tuple(NewJob._field_defaults[name] for name in NewJob._fields[_PARENT:])
+PARENT = NewJob._fields.index("parent")
+BARE = tuple(NewJob._field_defaults[name] for name in NewJob._fields[PARENT:])
 _READY = 19
 """The place of `ready` among the parameters of `insert`."""
 Told = str | list[list[Any]]
@@ -71,7 +71,7 @@ def fresh(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:
 
 def is_laden(new: NewJob) -> bool:
     """Tell whether a new job has anything that most jobs have not: a family, credits, steps."""
-    return new[_PARENT:] != _BARE
+    return new[PARENT:] != BARE
 
 
 def laden(id_: str, new: NewJob, now: Micros) -> tuple[Any, ...]:

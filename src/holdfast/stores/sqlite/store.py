@@ -10,7 +10,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from holdfast.domain.job import (
     AttemptRecord,
     CreditEntry,
     JobRecord,
-    NewJob,
     SignalRecord,
     State,
     StepRecord,
@@ -44,22 +43,20 @@ from holdfast.port.store import (
     Parcel,
     Purged,
     Query,
-    Refusal,
     ScheduleRecord,
     WorkerRecord,
 )
 from holdfast.port.transaction import Transaction
-from holdfast.stores.answers import whole
 from holdfast.stores.sqlite import adoption, books, guests, insertion, inspect, purging, rows, tally
 from holdfast.stores.sqlite import connection as files
 from holdfast.stores.sqlite.beats import extend
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.claiming import claim
 from holdfast.stores.sqlite.file import OpenFile
-from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.pages import list_pages, read_page, write_page
 from holdfast.stores.sqlite.settlement import Settlement, are_checkpoints, checkpoint
 from holdfast.stores.sqlite.sql import SQL
+from holdfast.stores.sqlite.storing import Storing, ruled
 from holdfast.stores.sqlite.tally import Deltas
 from holdfast.stores.sqlite.trips import Refused
 from holdfast.stores.sqlite.turns import Turns
@@ -83,60 +80,12 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self.file = OpenFile(self.path)
         self._turns = Turns()
-        self._uncounted = 0
-        """About how many jobs were stored here since somebody counted."""
         self._bell = Bell(self.file.place)
+        self.insert = Storing(self.file, self._turns, self._bell, self._clock).insert
 
     def now(self) -> Micros:
         """Give the machine's time, which every process on the file shares."""
         return self._clock.now()
-
-    def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
-        """Store each group whole or not at all."""
-        if len(groups) == 1 == len(groups[0]) and (alone := self._insert_alone(*groups[0][0])) is not None:
-            return [[alone]]
-        rules = self._turns.glance(self.file)
-        if rules is None and sum(map(len, groups)) > _MANY:
-            with self._ruled() as db:
-                rules = self._turns.refresh(db)
-        ruled = rules is None or (bool(rules) and any(rules.laned(new.queue) for group in groups for _, new in group))
-        now = self.now()
-        if not ruled and (entry := insertion.enter(groups, now)) is not None and self._enter(*entry):
-            self._bell.ring({new.queue for group in groups for _, new in group})
-            self._count(sum(map(len, groups)))
-            return [whole(group, now) for group in groups]
-        deltas: Deltas = defaultdict(int)
-        with self._ruled() as db:
-            place = self._turns.places(db) if ruled else None
-            answers = insertion.store_groups(db, groups, self.now(), deltas, place)
-            tally.change(db, deltas)
-            if ruled:
-                self._turns.stored(db, {queue for queue, _ in deltas})
-        self._bell.ring({queue for queue, _ in deltas})
-        return answers
-
-    def _insert_alone(self, id_: str, new: NewJob) -> Inserted | None:
-        """Store one job in whose way nothing is: the most common call, with the least around it. Else give None."""
-        rules = self._turns.glance(self.file)
-        if rules is None or (rules.rules and rules.laned(new.queue)):
-            return None
-        now = self._clock.now()
-        entry = insertion.alone(id_, new, now)
-        if entry is None or not self._enter(*entry):
-            return None
-        self._bell.ring((new.queue,))
-        self._uncounted += 1
-        if self._uncounted >= tally.UNCOUNTED:
-            self._count(0)
-        return Inserted(id_, new, now)
-
-    def _count(self, jobs: int) -> None:
-        """Have new jobs counted, now and then: nobody may be there to claim them."""
-        self._uncounted += jobs
-        if self._uncounted >= tally.UNCOUNTED:
-            self._uncounted = 0
-            with self.file.write() as db:
-                tally.fold(db)
 
     def insert_on(self, connection: Any, group: InsertGroup) -> list[Inserted]:
         """Store a group through the caller's own connection: it is there if and only if the caller commits."""
@@ -152,16 +101,6 @@ class SqliteStore:
         """Asynchronous twin of `insert_on`."""
         return self.insert_on(connection, group)
 
-    def _enter(self, statement: str, values: Sequence[Any], *, repeatable: bool = False) -> bool:
-        """Write by one statement that is a transaction of its own; false if something is in the way, which takes a
-        closer look.
-        """
-        try:
-            self.file.write().at_once(statement, values, repeatable=repeatable)
-        except apsw.ConstraintError:
-            return False
-        return True
-
     def transaction(self) -> Transaction:
         """Refuse: one writer at a time cannot be kept waiting by a handler."""
         msg = "A SQLite file has no transactions for handlers; ctx.transaction() needs PostgreSQL."
@@ -173,8 +112,10 @@ class SqliteStore:
 
     def commit(self, moves: Sequence[Move]) -> list[Answer]:
         """Write each move whose guard holds; the steps of a batch of pipelines by one statement, if all do."""
-        if moves and are_checkpoints(moves) and self._enter(*checkpoint(moves, self.now()), repeatable=True):
-            return [Answer.OK] * len(moves)
+        if moves and are_checkpoints(moves):
+            with suppress(apsw.ConstraintError):  # something is in the way, which takes a closer look
+                self.file.at_once(*checkpoint(moves, self.now()), repeatable=True)
+                return [Answer.OK] * len(moves)
         return self._exchange(moves, None)[0]
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
@@ -187,7 +128,7 @@ class SqliteStore:
     def _exchange(
         self, moves: Sequence[Move], want: Claim | None, *, joint: bool = False
     ) -> tuple[list[Answer], list[JobRecord]]:
-        with self._ruled() as db:
+        with ruled(self.file, self._turns) as db:
             now, turns = self.now(), self._turns
             settlement = Settlement(db, now)
             if len(moves) > _MANY:
@@ -201,16 +142,6 @@ class SqliteStore:
         if ringing is None or ringing or settlement.rung:
             self._bell.ring(None if ringing is None else {*settlement.rung, *ringing})
         return answers, [] if want is None else rows.claimed(told, want, now)
-
-    @contextmanager
-    def _ruled(self) -> Iterator[OwnConnection]:
-        """Give a write transaction in which turns are taken; if it fails, so does all that was learnt of them."""
-        try:
-            with self.file.write() as db:
-                yield db
-        except BaseException:
-            self._turns.forget()
-            raise
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases."""
@@ -404,7 +335,7 @@ class SqliteStore:
         rules = self._turns.glance(self.file)
         if rules is not None and not rules.sheds:
             return []
-        with self._ruled() as db:
+        with ruled(self.file, self._turns) as db:
             return self._turns.overflow(db, self.now(), limit)
 
     def enlist(self, worker: WorkerRecord) -> None:
@@ -441,7 +372,7 @@ class SqliteStore:
             plain = [] if paused is None else [queue for queue in names if self._turns.plain([queue])]
             due = [db.execute(SQL["next_due"], (queue, now)).get for queue in plain if queue not in (paused or ())]
         if len(plain) < len(names):
-            with self._ruled() as db:
+            with ruled(self.file, self._turns) as db:
                 held = {*self._turns.look(db), *plain}
                 due += [self._turns.next_at(db, queue, now) for queue in names if queue not in held]
         return min((max(now, at) for at in due if at is not None), default=None)
@@ -452,7 +383,7 @@ class SqliteStore:
         with self.file.read() as db:
             if (paused := self._turns.known(db)) is not None:
                 return self._turns.all_since(db, paused, now)
-        with self._ruled() as db:
+        with ruled(self.file, self._turns) as db:
             return self._turns.all_since(db, self._turns.look(db, claims=False), now)
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:

@@ -10,55 +10,32 @@ claim. It is forgotten whenever a transaction fails.
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.domain.excess import Excess
-from holdfast.domain.gates import Gates, Standing, Subject
+from holdfast.domain.gates import Gates, Standing, Subject, far
 from holdfast.domain.job import NewJob
 from holdfast.domain.limits import ALL, NO_RULES, Limit, Plan, Rules
 from holdfast.domain.moments import Micros
-from holdfast.domain.ring import AT_ONCE, Cursor, Ring, choose
+from holdfast.domain.ring import Ring, choose
+from holdfast.domain.way import AT_ONCE, Cursor
 from holdfast.port.store import Claim
 from holdfast.stores.sqlite.file import OpenFile
 from holdfast.stores.sqlite.guests import Connection, OwnConnection
-from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Search, Stands, sweep
+from holdfast.stores.sqlite.lines import BATCH, Mark, Queue, Ready, Search, Shut, Stands, sweep
 from holdfast.stores.sqlite.picks import NOBODY, Picked, by_place, by_turns
 from holdfast.stores.sqlite.sql import SQL
 from holdfast.stores.sqlite.surplus import bounds, span, surplus
 
 _STALE = 0.5
 """Seconds after which those who only store jobs look for other rules."""
-_BELIEVED = 1.0
-"""Seconds for which nothing is expected of a queue in which nothing could go and nothing has changed."""
 _NONE: frozenset[str] = frozenset()
 _BREAK = "\x1f"
 """No name contains it."""
 
 
-class _Shut(NamedTuple):
-    """A queue in which nothing could go, when it had changed so often, until a gate opens by itself.
-
-    It is believed for a moment only: a process that has not heard of a rule yet does not say that something changed.
-    """
-
-    changes: int
-    opens_at: Micros | None
-    since: float
-
-    def holds(self, changes: int, now: Micros) -> bool:
-        """Tell whether still nothing can go."""
-        closed = self.opens_at is None or now < self.opens_at
-        return closed and changes == self.changes and time.monotonic() - self.since < _BELIEVED
-
-
-class _Ready(NamedTuple):
-    """How a queue stands, once its due jobs are where its rules want them."""
-
-    moved: bool
-    """Whether any had to be brought there."""
-    cursor: Cursor = Cursor()
-    changes: int = -1
-    """How often it has changed; less than nothing if that was never counted."""
+Gated = tuple[dict[str, int], Gates]
+"""How many jobs of queues may go, and the gates that say so."""
 
 
 class Turns:
@@ -78,7 +55,7 @@ class Turns:
         self._looked = 0.0
         self._tidy: dict[str, int] = {}
         """The stamp since which a queue has had nothing in lanes, or aside, that should not be there."""
-        self._shut: dict[str, _Shut] = {}
+        self._shut: dict[str, Shut] = {}
         self._lanes: dict[str, int] = {}
         """How many lanes a queue had when one round was not enough for a claim; none if it was for the last one."""
         self._guess: str | None = None
@@ -128,7 +105,7 @@ class Turns:
         """
         if not self._fresh:
             return None
-        if time.monotonic() - self._looked > _STALE and not (read := file.read()).lock.locked():
+        if time.monotonic() - self._looked > _STALE and not (read := file.read()).is_busy():
             with read as db:
                 if db.execute(SQL["stamp"]).get != self._stamp:
                     self._fresh = False
@@ -172,32 +149,29 @@ class Turns:
         row = db.execute(SQL["turn"], (queue,)).fetchone()
         return row is not None and shut.holds(row[3], now) and not db.execute(SQL["lines_up"], (queue, now)).get
 
-    def simple(self, room: Mapping[str, int]) -> bool:
+    def simple(self, plans: Mapping[str, Plan]) -> bool:
         """Tell whether the gates of these queues only say how many jobs may go, and nothing of which."""
-        plans = [self.rules.plan(queue) or Plan(queue) for queue in room]
-        own = len(plans) == 1 or all(of == plan.queue for plan in plans for of, _ in plan.limits)
-        tidy = all(self._tidy.get(queue) == self._stamp for queue in room)
-        return (
-            own
-            and tidy
-            and not (self.rules.tenants or self.rules.kinds or any(plan.shape or plan.aging for plan in plans))
-        )
+        own = len(plans) == 1 or all(of == queue for queue, plan in plans.items() for of, _ in plan.limits)
+        tidy = all(self._tidy.get(queue) == self._stamp for queue in plans)
+        held = self.rules.tenants or self.rules.kinds
+        return own and tidy and not (held or any(plan.shape or plan.aging for plan in plans.values()))
 
-    def gated(self, db: OwnConnection, room: Mapping[str, int], now: Micros) -> tuple[dict[str, int], Gates]:
+    def gated(self, db: OwnConnection, plans: Mapping[str, Plan], most: Mapping[str, int], now: Micros) -> Gated:
         """Say how many jobs of each of these queues may go."""
         gates = self._gates(db, now)
-        plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
-        allowed = {queue: gates.room(plans[queue], "", None, most) for queue, most in room.items()}
-        return {queue: most for queue, most in allowed.items() if most}, gates
+        allowed = {queue: gates.room(plan, "", None, most[queue]) for queue, plan in plans.items()}
+        return {queue: jobs for queue, jobs in allowed.items() if jobs}, gates
 
-    def passed(self, db: OwnConnection, gates: Gates, picked: Mapping[tuple[str, Any], int]) -> None:
+    def passed(
+        self, db: OwnConnection, plans: Mapping[str, Plan], gates: Gates, picked: Mapping[tuple[str, Any], int]
+    ) -> None:
         """Count the jobs of those queues that have gone."""
         for (queue, _), jobs in picked.items():
-            if jobs and (plan := self.rules.plan(queue)) is not None:
-                gates.enter(plan, "", None, jobs)
+            if jobs:
+                gates.enter(plans[queue], "", None, jobs)
         self._draw(db, gates)
 
-    def plans(self, db: OwnConnection, room: Mapping[str, int], most: int) -> dict[str, Plan]:
+    def plans(self, db: OwnConnection, room: Mapping[str, int], want: Claim) -> dict[str, Plan]:
         """Say what holds for a claim of so many jobs of these queues, without limits that it cannot reach: even if all
         that run there, and all that it takes, were of one tenant or key.
         """
@@ -208,13 +182,30 @@ class Turns:
                 return True
             if of not in running:
                 running[of] = db.execute(SQL["running_in_queue"], (of,)).get
-            return bool(running[of] + most > limit.concurrency)
+            return bool(running[of] + want.limit > limit.concurrency)
 
-        plans = {queue: self.rules.plan(queue) or Plan(queue) for queue in room}
+        plans = {
+            queue: self._plan(db, queue, want.limit) if want.tenant is None else self.rules.plan(queue) or Plan(queue)
+            for queue in room
+        }
         return {
             queue: plan._replace(limits=tuple(one for one in plan.limits if reached(*one))) if plan.limits else plan
             for queue, plan in plans.items()
         }
+
+    def _plan(self, db: OwnConnection, queue: str, most: int) -> Plan:
+        """Say what holds for so many jobs of a queue. They go by one line if no limit is near that would need lanes,
+        and nothing stands in any: what does must go first, so that nobody moves jobs to and fro.
+        """
+        plan = self.rules.plan(queue) or Plan(queue)
+        if not plan.roomy:
+            return plan
+        running, laned, unnamed = db.execute(SQL["lined"], (queue,)).fetchone()
+        if laned or not far(plan, running, most):
+            return plan
+        if not unnamed:
+            db.execute(SQL["unnamed"], (queue, 1))
+        return plan.in_line()
 
     def choose(
         self, db: OwnConnection, room: Mapping[str, int], plans: Mapping[str, Plan], want: Claim, now: Micros
@@ -227,7 +218,7 @@ class Turns:
         gates = self._gates(db, now)
         rings, changes = [], {}
         for queue, wanted in room.items():
-            ready = self._ready(db, queue, now)
+            ready = self._ready(db, plans[queue], now)
             changes[queue] = ready.changes
             if (ring := self._ring(db, plans[queue], gates, now, wanted, ready=ready, tenant=want.tenant)) is not None:
                 rings.append(ring)
@@ -239,7 +230,7 @@ class Turns:
 
     def _go_round(self, db: OwnConnection, plan: Plan, most: int, now: Micros) -> Picked:
         """Choose jobs of one queue by the places where they stand."""
-        ready = self._ready(db, plan.queue, now)
+        ready = self._ready(db, plan, now)
         if self._is_free(plan, most, ready) and (swept := sweep(db, plan, ready.cursor, most, now)) is not None:
             told, cursor = swept
             self._shut.pop(plan.queue, None)
@@ -254,7 +245,7 @@ class Turns:
         self._draw(db, gates)
         return by_place(plan.queue, chosen)
 
-    def _is_free(self, plan: Plan, most: int, ready: _Ready) -> bool:
+    def _is_free(self, plan: Plan, most: int, ready: Ready) -> bool:
         """Tell whether no gate is in the way of anybody, all weights are the same, and there were lanes enough."""
         given = self._lanes.get(plan.queue, 0) * (most // AT_ONCE or 1)
         same = ready.changes >= 0 and not plan.limits and not plan.weights
@@ -263,7 +254,7 @@ class Turns:
     def _by_place(self, plan: Plan) -> bool:
         """Tell whether the lanes of a queue need only be known by the order in which they and their jobs stand."""
         held = self.rules.tenants or self.rules.kinds
-        return plan.shape != "" and not plan.nested and plan.aging is None and not held
+        return plan.shape != "" and not (plan.nested or plan.ordered or held) and plan.aging is None
 
     def admits(self, db: OwnConnection, seq: int, queue: str, now: Micros) -> bool:
         """Let one job pass its gates, if they are open."""
@@ -271,6 +262,8 @@ class Turns:
         if plan is None:
             return True
         tenant, kind, group = db.execute(SQL["party"], (seq,)).fetchone()
+        if plan.roomy and db.execute(SQL["lined"], (queue,)).fetchone()[2]:
+            self._name(db, plan)
         gates = self._gates(db, now)
         if self.rules.holds(tenant, kind) or gates.opening(plan, tenant, group) != now:
             return False
@@ -282,7 +275,8 @@ class Turns:
 
     def next_at(self, db: OwnConnection, queue: str, now: Micros) -> Micros | None:
         """Give the instant when a job of a ruled queue can next be claimed."""
-        plan, ready = self.rules.plan(queue) or Plan(queue), self._ready(db, queue, now)
+        plan = self._plan(db, queue, 1)
+        ready = self._ready(db, plan, now)
         ring = self._ring(db, plan, self._gates(db, now), now, 1, ready=ready)
         first = self._shut[queue].opens_at if ring is None else ring.next_at()
         later = db.execute(SQL["comes_due"], (queue, now, *self._held())).get
@@ -313,11 +307,22 @@ class Turns:
         """Give the lanes of jobs that are about to be stored."""
         self.look(db, claims=False)
 
+        plans: dict[str, Plan | None] = {}
+
         def place(new: NewJob) -> str | None:
-            plan = self.rules.plan(new.queue)
-            return plan.lane(new.tenant, new.group) if plan is not None and plan.shape else None
+            if new.queue not in plans:
+                plans[new.queue] = self._laned(db, new.queue)
+            plan = plans[new.queue]
+            return None if plan is None else plan.lane(new.tenant, new.group)
 
         return place
+
+    def _laned(self, db: OwnConnection, queue: str) -> Plan | None:
+        """Say what makes the lanes of a queue, if jobs that are stored now are to stand in them."""
+        plan = self.rules.plan(queue)
+        if plan is None or not plan.shape or (plan.roomy and not db.execute(SQL["in_use"], (queue,)).get):
+            return None
+        return plan
 
     def stored(self, db: OwnConnection, queues: Iterable[str]) -> None:
         """Note that jobs of these queues were stored."""
@@ -358,7 +363,7 @@ class Turns:
         found: dict[str, Excess] = {}
         for rule, limit in self.rules.sheds:
             if rule.queue not in paused:
-                self._ready(db, rule.queue, now)
+                self._ready(db, self.rules.plan(rule.queue) or Plan(rule.queue), now)
                 found |= {gone.job.id: gone for gone in surplus(db, self.rules, (rule, limit), now, most)}
         return [found[id_] for id_ in sorted(found)][:most]
 
@@ -370,7 +375,7 @@ class Turns:
         now: Micros,
         most: int,
         *,
-        ready: _Ready,
+        ready: Ready,
         tenant: str | None = None,
         line: type[Queue] = Queue,
     ) -> Ring | None:
@@ -394,20 +399,26 @@ class Turns:
         lanes = 1 if plan.shape == "t" else 0
         return Ring(plan, line, gates, now, cursor=Cursor(*cursor), most=most, lanes=lanes, tenant=tenant)
 
-    def _ready(self, db: OwnConnection, queue: str, now: Micros) -> _Ready:
+    def _ready(self, db: OwnConnection, plan: Plan, now: Micros) -> Ready:
         """Bring the due jobs of a queue where its rules want them, and see how it stands."""
-        plan = self.rules.plan(queue) or Plan(queue)
-        moved = 0
+        queue, moved = plan.queue, 0
         if self._tidy.get(queue) != self._stamp:
-            moved += self._tidied(db, plan)
-        waits, *cursor, changes = db.execute(SQL["stance"], (queue, now)).fetchone()
+            moved += self._tidied(db, self.rules.plan(queue) or Plan(queue))
+        waits, unnamed, *cursor, changes = db.execute(SQL["stance"], (queue, now)).fetchone()
+        if unnamed and plan.shape:
+            self._name(db, plan)
         if waits and plan.shape:
             db.execute(SQL[f"line_up_{plan.shape}"], (queue, now, BATCH))
             moved += db.changes()
         elif waits:
             db.execute(SQL["promote"], (queue, now))
             moved += db.changes()
-        return _Ready(moved > 0) if changes is None else _Ready(moved > 0, Cursor(*cursor), changes)
+        return Ready(moved > 0) if changes is None else Ready(moved > 0, Cursor(*cursor), changes)
+
+    def _name(self, db: OwnConnection, plan: Plan) -> None:
+        """Count the running jobs of a queue by lanes that were not counted by them."""
+        db.execute(SQL[f"lane_running_{plan.shape}"], (plan.queue,))
+        db.execute(SQL["unnamed"], (plan.queue, 0))
 
     def _tidied(self, db: OwnConnection, plan: Plan) -> int:
         """Take back what stands in lanes that are no more, or is aside without a reason; give the number."""
@@ -432,7 +443,7 @@ class Turns:
         if ring.plan.shape and (ring.lanes or self._lanes.get(queue, 0) * ring.cursor.share < ring.most):
             self._lanes[queue] = ring.lanes
         if ring.shut and changes >= 0 and ring.plan.limits:
-            self._shut[queue] = _Shut(changes, ring.opens_at, time.monotonic())
+            self._shut[queue] = Shut(changes, ring.opens_at, time.monotonic())
 
     def _gates(self, db: OwnConnection, now: Micros) -> Gates:
         def running(subject: Subject) -> int:

@@ -235,10 +235,21 @@ DELETE FROM bucket WHERE full_at <= ?1
 SELECT lane, used, share, changes FROM turn WHERE queue = ?1
 
 -- name: stance
--- Whether jobs have to line up (see `lines_up`), and the turn, in one look.
+-- Whether jobs have to line up (see `lines_up`), the turn, and whether jobs run that are not counted by lanes, in one look.
 SELECT EXISTS (SELECT 1 FROM job WHERE ready = 1 AND queue = ?1)
-  OR EXISTS (SELECT 1 FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2), lane, used, share, changes
+  OR EXISTS (SELECT 1 FROM job WHERE ready = 0 AND queue = ?1 AND available_at <= ?2), coalesce(unnamed, 0), lane, used, share, changes
 FROM (SELECT ?1 AS queue) LEFT JOIN turn USING (queue)
+
+-- name: lined
+-- How many jobs of a queue run, whether any stands in a lane, and whether some that run are not counted by lanes.
+SELECT coalesce((SELECT jobs FROM tally WHERE state = 'running' AND queue = ?1), 0),
+  EXISTS (SELECT 1 FROM job WHERE ready = 2 AND queue = ?1), coalesce((SELECT unnamed FROM turn WHERE queue = ?1), 0)
+
+-- name: in_use
+SELECT EXISTS (SELECT 1 FROM job WHERE ready = 2 AND queue = ?1)
+
+-- name: unnamed
+INSERT INTO turn (queue, unnamed) VALUES (?1, ?2) ON CONFLICT (queue) DO UPDATE SET unnamed = excluded.unnamed
 
 -- name: turned
 INSERT INTO turn (queue, lane, used, share) VALUES (?1, ?2, ?3, ?4)

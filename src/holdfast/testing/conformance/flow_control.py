@@ -8,7 +8,7 @@ from holdfast.domain import lifecycle, limits
 from holdfast.domain.excess import decide
 from holdfast.domain.gates import Standing
 from holdfast.domain.job import JobRecord, State
-from holdfast.domain.limits import Kept, Limit, Rule
+from holdfast.domain.limits import ROOMY, Kept, Limit, Rule
 from holdfast.domain.moments import HOUR, MINUTE, SECOND
 from holdfast.port.store import Page, Query, Store
 from holdfast.testing.lab import FLAKY, RETENTION, Lab
@@ -169,6 +169,41 @@ def a_rate_per_tenant_holds_back_that_tenant_alone(lab: Lab) -> None:
     assert _tenants(lab.claim(9)) == ["c"]
     lab.clock.advance(seconds=1)
     assert sorted(_tenants(lab.claim(9))) == ["a", "b"]
+
+
+def what_is_limited_but_not_fair_goes_by_priority_due_time_and_age(lab: Lab) -> None:
+    lab.need("limits")
+    for queue, most in (("small", 2), ("large", ROOMY)):
+        _rule(lab, queue, limits=(Limit("tenant", concurrency=most),))
+        late, first, second, high = (
+            lab.job(queue=queue, tenant=tenant, priority=priority, delay=delay)
+            for tenant, priority, delay in (("a", 0, SECOND), ("b", 0, 0), ("b", 0, 0), ("c", 5, 0))
+        )
+        lab.clock.advance(seconds=1)
+        third = lab.job(queue=queue, tenant="b")
+        claimed = [*lab.claim(1, queues={queue: 1}), *lab.claim(9, queues={queue: 9})]
+        order = [high, first, second, late, *([third] if most == ROOMY else [])]
+        assert [job.id for job in claimed] == [job.id for job in order]
+
+
+def a_limit_that_was_far_is_exact_when_it_comes_near(lab: Lab) -> None:
+    lab.need("limits")
+    _rule(lab, limits=(Limit("tenant", concurrency=ROOMY),))
+    lab.jobs(ROOMY + 100, tenant="a")
+    lab.jobs(3, tenant="b")
+    far = lab.claim(ROOMY - 50)
+    assert _tenants(far) == ["a"] * (ROOMY - 50)
+    near = lab.claim(100)
+    assert Counter(_tenants(near)) == {"a": 50, "b": 3}
+    assert lab.claim(9) == []
+    assert lab.claim(id=lab.job(tenant="a").id) == []
+    _finish(lab, far[:40])
+    assert len(lab.claim(100)) == 40
+    _finish(lab, far[40:])
+    late = lab.job(tenant="b", priority=5)
+    assert lab.claim(1)[0].id == late.id
+    assert _tenants(lab.claim(100)) == ["a"] * 61
+    assert list(lab.store.check()) == []
 
 
 def a_limit_per_key_is_that_of_a_tenants_key(lab: Lab) -> None:

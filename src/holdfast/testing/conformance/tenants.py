@@ -116,7 +116,7 @@ def a_tenants_claim_goes_to_its_own_lane_and_is_no_turn_of_the_others(lab: Lab) 
 
 def a_tenants_claims_go_round_its_keys(lab: Lab) -> None:
     lab.need("limits")
-    _rule(lab, limits=(Limit("key", concurrency=9),))
+    _rule(lab, order="fair", limits=(Limit("key", concurrency=9),))
     for group in ("x", "y", "z"):
         lab.jobs(3, tenant="ada", group=group)
     lab.jobs(3, tenant="ad", group="x")

@@ -7,7 +7,7 @@ from itertools import cycle
 
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.job import JobRecord, State
-from holdfast.domain.limits import Kept, Limit, Rule
+from holdfast.domain.limits import ROOMY, Kept, Limit, Rule
 from holdfast.domain.moments import HOUR
 from holdfast.domain.move import Move
 from holdfast.port.store import Page, Query, Store
@@ -33,6 +33,21 @@ def two_claimers_never_share_the_last_place(lab: Lab) -> None:
         shares = together(*(partial(next(stores).claim, want) for want in wants))
         assert sum(map(len, shares)) == 3
         assert lab.counts()[queue, State.RUNNING] == 3
+
+
+def two_claimers_never_share_the_last_place_of_a_limit_that_was_far(lab: Lab) -> None:
+    lab.need("limits")
+    for number in range(_ROUNDS // 5):
+        queue = f"q{number}"
+        _limit(lab, queue, Limit("tenant", concurrency=ROOMY))
+        lab.jobs(ROOMY + 50, queue=queue, tenant="a")
+        room = 10 + number
+        assert len(lab.claim(ROOMY - room, queues={queue: ROOMY})) == ROOMY - room
+        wants = [lab.want(limit, queues={queue: 9}) for limit in (4, 5, 6, 9)]
+        stores = cycle([lab.store, lab.other])
+        shares = together(*(partial(next(stores).claim, want) for want in wants))
+        assert sum(map(len, shares)) == room
+        assert lab.counts()[queue, State.RUNNING] == ROOMY
 
 
 def two_claimers_never_take_the_last_token(lab: Lab) -> None:

@@ -1,0 +1,61 @@
+"""How often the worker that leads looks on behalf of all."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast.domain.job import NewJob
+from holdfast.port.store import Claim
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.bell import Bell
+
+
+@pytest.fixture
+def bell(postgres_url: str) -> Iterator[Bell]:
+    with closing(PostgresStore(postgres_url)) as store:
+        yield store._bell
+
+
+def rest(bell: Bell) -> float:
+    """Look once; give the seconds until the next look."""
+    bell._look(None)
+    return bell._next_look - bell._last_look
+
+
+def test_dear_looks_are_made_seldom_and_one_that_was_slow_by_accident_changes_nothing(
+    bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    busy = [True]
+    monkeypatch.setattr(bell, "_busy", lambda: busy[0])
+
+    def look(seconds: float, due_in: float | None = None) -> float:
+        def due() -> tuple[list[str], float | None]:
+            clock[0] += seconds
+            return [], due_in
+
+        monkeypatch.setattr(bell, "_due", due)
+        return rest(bell)
+
+    usual = look(0.001)
+    assert look(0.2) == usual, "it may have been an accident"
+    assert look(0.2) == pytest.approx(0.2 * 20)
+    assert look(0.2, due_in=1.0) == pytest.approx(0.2 + 1.0), "what is known to come due is looked for then"
+    assert look(5.0) == pytest.approx(0.2 * 20)
+    assert look(5.0) == pytest.approx(5.0), "never more seldom than that"
+    busy[0] = False
+    bell._rest_no_longer_than_busy()
+    assert bell._next_look - bell._last_look == usual, "who is idle looks as often as ever"
+    assert look(5.0) == usual
+    assert look(0.001) == usual
+
+
+def test_whoever_takes_jobs_is_busy(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store:
+        assert not store._bell._busy()
+        store.insert([[("0192f1e5-aaaa-7000-8000-000000000001", NewJob("noop", "{}"))]])
+        assert store.claim(Claim("somebody", "lease", 60_000_000, 1))
+        assert store._bell._busy()
