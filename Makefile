@@ -96,7 +96,7 @@ mutants: $(READY) ## plant known bugs one by one; each must make a test fail
 chaos: export HOLDFAST_CHAOS_KILLS := $(HOLDFAST_CHAOS_KILLS)
 chaos: $(READY) ## kill -9 workers at any moment, HOLDFAST_CHAOS_KILLS=50 times
 	@echo "chaos: $(HOLDFAST_CHAOS_KILLS) kills"
-	@$(BIN)/python -m pytest -q tests/chaos
+	@$(BIN)/python -m pytest -q --timeout 3600 tests/chaos
 
 .PHONY: lock
 lock: ## choose the newest allowed dependencies anew and write requirements.lock

@@ -1,5 +1,6 @@
 """Fixtures that every folder of tests may ask for."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,13 @@ from tests import postgres
 from tests.aws import emulator
 from tests.aws.swept import AT_ONCE
 from tests.workers import Working, running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Let what tests start hear Ctrl-C, also where they run in the background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
