@@ -1,23 +1,17 @@
 """Whatever interrupts a caller that shares commits, and wherever: nobody else is left waiting."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from holdfast.client import sharing
 from holdfast.client.sharing import Sharing
+from tests.interrupted import in_process, interrupted
 
 MOST_STEPS = 2_000
-
-
-class Stop(BaseException):
-    """What a signal's handler may raise between any two steps of the main thread."""
 
 
 class Shared(Sharing[int, int]):
@@ -33,28 +27,9 @@ class Shared(Sharing[int, int]):
         return batch
 
 
-def interrupted(call: Callable[[], object], at: int) -> bool:
-    """Make a call in which the step of this number is not done any more, if it has so many."""
-    steps = iter(range(at))
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        if frame.f_code.co_filename != sharing.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and next(steps, None) is None:
-            sys.settrace(None)
-            raise Stop
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Stop:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+def stopped(call: Callable[[], object], at: int) -> bool:
+    """Make a call that is interrupted at the step of this number, if it has so many."""
+    return interrupted(call, "opcode", at, lambda frame: frame.f_code.co_filename == sharing.__file__)
 
 
 def in_thread(call: Callable[[], object]) -> threading.Thread:
@@ -81,10 +56,7 @@ def until_waiting(shared: Shared) -> None:
         threading.Event().wait(0.001)
 
 
-@pytest.mark.parametrize("other", [by_thread, by_task])
-def test_a_writer_that_is_interrupted_anywhere_gives_up_the_turn(
-    other: Callable[[Shared], threading.Thread],
-) -> None:
+def interrupt_a_writer(other: Callable[[Shared], threading.Thread]) -> None:
     for at in range(MOST_STEPS):
         others: list[threading.Thread] = []
 
@@ -93,16 +65,23 @@ def test_a_writer_that_is_interrupted_anywhere_gives_up_the_turn(
             until_waiting(shared)  # noqa: B023
 
         shared = Shared(meanwhile)
-        stopped = interrupted(lambda: shared.share(1), at)  # noqa: B023
+        more = stopped(lambda: shared.share(1), at)  # noqa: B023
         require_end(by_thread(shared))
         for thread in others:
             require_end(thread)
-        if not stopped:
+        if not more:
             return
     pytest.fail("it has more steps than were tried")
 
 
-def test_a_main_thread_that_is_interrupted_while_it_waits_holds_nobody_up() -> None:
+@pytest.mark.parametrize("other", [by_thread, by_task])
+def test_a_writer_that_is_interrupted_anywhere_gives_up_the_turn(
+    other: Callable[[Shared], threading.Thread],
+) -> None:
+    in_process(interrupt_a_writer, other)
+
+
+def interrupt_one_who_waits() -> None:
     for at in range(MOST_STEPS):
         go, entered = threading.Event(), threading.Event()
 
@@ -114,12 +93,16 @@ def test_a_main_thread_that_is_interrupted_while_it_waits_holds_nobody_up() -> N
         leader = by_thread(shared)
         assert entered.wait(10)
         threading.Timer(0.001, go.set).start()
-        stopped = interrupted(lambda: shared.share(1), at)  # noqa: B023
+        more = stopped(lambda: shared.share(1), at)  # noqa: B023
         for thread in (leader, by_thread(shared)):
             require_end(thread)
-        if not stopped:
+        if not more:
             return
     pytest.fail("it has more steps than were tried")
+
+
+def test_a_main_thread_that_is_interrupted_while_it_waits_holds_nobody_up() -> None:
+    in_process(interrupt_one_who_waits)
 
 
 def test_threads_of_a_loop_that_share_do_not_wait_for_a_task_that_waits_for_one_of_them() -> None:
