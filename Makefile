@@ -70,6 +70,11 @@ aws: $(READY) ## the suites of the stores on AWS, on an emulator that is install
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS); stores=$$?; \
 		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m aws tests/seeds tests/runtime && exit $$stores
 
+.PHONY: aws-second
+aws-second: $(READY) ## the same suites on a second pair of emulators, which needs Node: dynoxide and local-aws-sqs
+	@echo "aws-second: pytest"
+	@$(BIN)/python -m tests.aws.second $(BIN)/python -m pytest -q -n 2 --dist worksteal $(filter-out tests/aws,$(AWS)) $(SECOND)
+
 .PHONY: browser
 browser: $(READY) ## the dashboard in Chromium, with screenshots of every page in .artifacts/screenshots
 	@echo "browser: pytest"

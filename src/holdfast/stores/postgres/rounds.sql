@@ -51,7 +51,8 @@ WHERE place.lane IS NOT NULL AND place.lane = ANY (CAST(%(lanes)s AS text[]))
 -- One claim's way round the lanes of a queue, as `domain.ring` goes it where all have the same weight and no gate is in the way: from where the
 -- turn stands, so many jobs of each lane (`quota`), and, if that is not enough, in further rounds (`anew` of each) until it is. So many lanes are
 -- looked at, and so many jobs of each: if that does not tell for certain who goes, or if jobs stand in no lane yet, nothing is taken. Nor is it
--- if somebody else has moved the turn meanwhile.
+-- if somebody else has moved the turn meanwhile. Each lane is read from its first job that is there: what was taken before it stays in the index
+-- until vacuum comes, and is passed over once.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 {ends}stray (rank, available_at) AS (
   (SELECT rank, available_at FROM {schema}.waiting WHERE queue = CAST(%(home)s AS text) AND {ended} ORDER BY queue, rank, available_at LIMIT 1)
@@ -71,36 +72,39 @@ way (begin, share, used) AS MATERIALIZED (
     CASE WHEN fits THEN share ELSE CAST(%(anew)s AS integer) END, CASE WHEN fits AND used < share THEN used ELSE 0 END
   FROM (SELECT *, path >= CAST(%(low)s AS text) AND path < CAST(%(high)s AS text) AS fits FROM begun) AS stood
 ),
-ahead (path, nth) AS (
-  (SELECT queue, CAST(1 AS bigint) FROM {schema}.waiting WHERE queue >= (SELECT begin FROM way) AND queue < CAST(%(high)s AS text) ORDER BY queue LIMIT 1)
+ahead (nth, path, rank, at, id) AS (
+  (SELECT CAST(1 AS bigint), queue, rank, available_at, job_id FROM {schema}.waiting
+   WHERE queue >= (SELECT begin FROM way) AND queue < CAST(%(high)s AS text) ORDER BY queue, rank, available_at, job_id LIMIT 1)
   UNION ALL
-  SELECT next.queue, ahead.nth + 1 FROM ahead CROSS JOIN LATERAL (
-    SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue > ahead.path AND waiting.queue < CAST(%(high)s AS text)
-    ORDER BY waiting.queue LIMIT 1
+  SELECT ahead.nth + 1, next.* FROM ahead CROSS JOIN LATERAL (
+    SELECT waiting.queue, waiting.rank, waiting.available_at, waiting.job_id FROM {schema}.waiting
+    WHERE waiting.queue > ahead.path AND waiting.queue < CAST(%(high)s AS text)
+    ORDER BY waiting.queue, waiting.rank, waiting.available_at, waiting.job_id LIMIT 1
   ) AS next WHERE ahead.nth < CAST(%(many)s AS integer)
 ),
-again (path, nth) AS (
-  (SELECT queue, (SELECT count(*) FROM ahead) + 1 FROM {schema}.waiting
+again (nth, path, rank, at, id) AS (
+  (SELECT (SELECT count(*) FROM ahead) + 1, queue, rank, available_at, job_id FROM {schema}.waiting
    WHERE queue >= CAST(%(low)s AS text) AND queue < (SELECT begin FROM way)
-     AND (SELECT count(*) FROM ahead) < CAST(%(many)s AS integer) ORDER BY queue LIMIT 1)
+     AND (SELECT count(*) FROM ahead) < CAST(%(many)s AS integer) ORDER BY queue, rank, available_at, job_id LIMIT 1)
   UNION ALL
-  SELECT next.queue, again.nth + 1 FROM again CROSS JOIN LATERAL (
-    SELECT waiting.queue FROM {schema}.waiting
-    WHERE waiting.queue > again.path AND waiting.queue < (SELECT begin FROM way) ORDER BY waiting.queue LIMIT 1
+  SELECT again.nth + 1, next.* FROM again CROSS JOIN LATERAL (
+    SELECT waiting.queue, waiting.rank, waiting.available_at, waiting.job_id FROM {schema}.waiting
+    WHERE waiting.queue > again.path AND waiting.queue < (SELECT begin FROM way)
+    ORDER BY waiting.queue, waiting.rank, waiting.available_at, waiting.job_id LIMIT 1
   ) AS next WHERE again.nth < CAST(%(many)s AS integer)
 ),
-lane (path, nth, share, quota) AS MATERIALIZED (
-  SELECT ahead.path, ahead.nth, way.share, way.share - CASE WHEN ahead.path = way.begin THEN way.used ELSE 0 END FROM ahead, way
+lane (nth, path, rank, at, id, share, quota) AS MATERIALIZED (
+  SELECT ahead.*, way.share, way.share - CASE WHEN ahead.path = way.begin THEN way.used ELSE 0 END FROM ahead, way
   UNION ALL
-  SELECT path, nth, CAST(%(anew)s AS integer), CAST(%(anew)s AS integer) FROM again
+  SELECT again.*, CAST(%(anew)s AS integer), CAST(%(anew)s AS integer) FROM again
 ),
 offer AS MATERIALIZED (
-  SELECT lane.*, greatest(lane.quota, CAST(%(each)s AS integer)) AS depth, best.place, best.n,
+  SELECT lane.nth, lane.path, lane.share, lane.quota, greatest(lane.quota, CAST(%(each)s AS integer)) AS depth, best.place, best.n,
     CASE WHEN best.n <= lane.quota THEN 0 ELSE 1 + (best.n - lane.quota - 1) / CAST(%(anew)s AS integer) END AS round
   FROM lane CROSS JOIN LATERAL (
     SELECT waiting.ctid AS place, row_number() OVER (ORDER BY waiting.rank, waiting.available_at, waiting.job_id) AS n FROM {schema}.waiting
-    WHERE waiting.queue = lane.path AND waiting.available_at <= (SELECT now FROM clock)
-      AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+    WHERE waiting.queue = lane.path AND (waiting.rank, waiting.available_at, waiting.job_id) >= (lane.rank, lane.at, lane.id)
+      AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
     ORDER BY waiting.rank, waiting.available_at, waiting.job_id LIMIT greatest(lane.quota, CAST(%(each)s AS integer))
   ) AS best
 ),
