@@ -16,7 +16,7 @@ from bench.peers.database import fresh
 from holdfast.bench.lines import Line
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.ids import Ids
-from holdfast.domain.job import NewJob, Retention
+from holdfast.domain.job import JobRecord, NewJob, Retention
 from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import MINUTE, SECOND
 from holdfast.domain.move import Move
@@ -27,6 +27,7 @@ from holdfast.stores.sqlite import SqliteStore
 BATCH = 100
 SLICE = 500
 WARM = 1_000
+SMALL = 99
 RETENTION = Retention()
 ROOMY = 1_000_000
 Opened = Callable[[], AbstractContextManager[Store]]
@@ -65,7 +66,9 @@ def _measured(opened: Opened, tell: Callable[[str], None], sizes: Sizes) -> Iter
     for tenants in (1, 100, 10_000):
         tell(f"fair claims among {tenants:,} tenants")
         fair = Rule("default", order="fair")
-        yield _compared(opened, f"fair claims, {tenants:,} tenants", fair, sizes, tenants=tenants, goal=1 / 1.3)
+        yield _compared(
+            opened, f"fair claims, {tenants:,} tenant{'s'[: tenants - 1]}", fair, sizes, tenants=tenants, goal=1 / 1.3
+        )
     tell("limits that nobody hits")
     roomy = (Limit(concurrency=ROOMY), Limit(rate=(ROOMY, SECOND), burst=ROOMY))
     yield _compared(opened, "claims under limits of the queue", Rule("default", limits=roomy), sizes)
@@ -73,6 +76,8 @@ def _measured(opened: Opened, tell: Callable[[str], None], sizes: Sizes) -> Iter
     yield _compared(opened, "claims under a limit per tenant", Rule("default", limits=per_tenant), sizes)
     tell(f"a full limit with {sizes.behind:,} jobs behind it")
     yield _beside(opened, sizes)
+    tell(f"tenants with 10 jobs each beside one with {sizes.behind:,}")
+    yield _small(opened, sizes)
 
 
 def _compared(opened: Opened, name: str, rule: Rule, sizes: Sizes, *, tenants: int = 100, goal: float = 0.9) -> Line:
@@ -100,6 +105,35 @@ def _beside(opened: Opened, sizes: Sizes) -> Line:
     return _line("claims beside a full limit", rounds, 0.95)
 
 
+def _small(opened: Opened, sizes: Sizes) -> Line:
+    """Serve tenants with few jobs each beside one with many that was there before, and without it; until the last of
+    the few is done.
+    """
+    rounds = []
+    with opened() as store, opened() as empty:
+        for where in (store, empty):
+            _write(where, Rule("default", order="fair"))
+        _fill(store, sizes.behind, 1)
+        for _ in range(sizes.rounds):
+            for where in (empty, store):
+                _fill(where, SMALL * 10, SMALL, first=1)
+            rounds.append((_served(store), _served(empty)))
+    ours, floor = sorted(rounds, key=lambda took: took[0] / took[1])[len(rounds) // 2]
+    name = f"{SMALL} tenants with 10 jobs each beside one with {sizes.behind:,}, against alone"
+    return Line(name, ours * 1000, floor * 1000, "ms", 2, larger_is_better=False)
+
+
+def _served(store: Store) -> float:
+    """Claim and complete until all of the small tenants are served; give the seconds."""
+    side, left = _Side(store, {"default": BATCH}), SMALL * 10
+    begun = time.perf_counter()
+    while left:
+        side.go_on(1)
+        left -= sum(job.tenant != "tenant-00000" for job in side.claimed)
+    store.commit(side.moves)
+    return time.perf_counter() - begun
+
+
 def _line(name: str, rounds: list[tuple[float, float]], goal: float) -> Line:
     """Tell the round whose ratio is the median of all."""
     ours, floor = sorted(rounds, key=lambda rates: rates[0] / rates[1])[len(rounds) // 2]
@@ -124,6 +158,7 @@ class _Side:
 
     def __init__(self, store: Store, queues: dict[str, int]) -> None:
         self.store = store
+        self.claimed: list[JobRecord] = []
         self.moves: list[Move] = []
         self.done = 0
         self._queues = queues
@@ -144,10 +179,10 @@ class _Side:
         begun = time.perf_counter()
         while self.done < end:
             want = Claim("bench", secrets.token_hex(8), MINUTE, BATCH, self._queues)
-            claimed = self.store.exchange(self.moves, want)[1]
-            assert claimed
-            self.moves = [lifecycle.complete(job, None, RETENTION) for job in claimed]
-            self.done += len(claimed)
+            self.claimed = self.store.exchange(self.moves, want)[1]
+            assert self.claimed
+            self.moves = [lifecycle.complete(job, None, RETENTION) for job in self.claimed]
+            self.done += len(self.claimed)
         self._took += time.perf_counter() - begun
 
 
@@ -156,9 +191,9 @@ def _write(store: Store, rule: Rule) -> None:
     assert store.write_page(Page(limits.BOOK, limits.page_name("queue", rule.queue), body), None)
 
 
-def _fill(store: Store, jobs: int, tenants: int, queue: str = "default") -> None:
+def _fill(store: Store, jobs: int, tenants: int, queue: str = "default", first: int = 0) -> None:
     ids = Ids(lambda: time.time_ns() // 1_000_000, secrets.randbits)
-    for first in range(0, jobs, 10_000):
-        number = min(10_000, jobs - first)
-        news = (NewJob("add", "{}", queue, f"tenant-{(first + n) % tenants:05}") for n in range(number))
+    for done in range(0, jobs, 10_000):
+        number = min(10_000, jobs - done)
+        news = (NewJob("add", "{}", queue, f"tenant-{first + (done + n) % tenants:05}") for n in range(number))
         store.insert([list(zip(ids.take(number), news, strict=True))])

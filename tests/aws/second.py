@@ -52,6 +52,7 @@ class _Door(BaseHTTPRequestHandler):
     """Hands each request to the emulator of its service."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     tables = queues = 0
 
     def do_POST(self) -> None:
