@@ -102,10 +102,10 @@ class Governor(ABC):
 
 
 def _one(*, queue: str | None, tenant: str | None, kind: str | None) -> tuple[str, str]:
-    named = [(what, which) for what, which in (("tenant", tenant), ("kind", kind)) if which is not None]
-    if not named:
-        return "queue", text("" if queue is None else queue, "queue")
-    if len(named) > 1 or queue is not None:
+    given = (("queue", queue), ("tenant", tenant), ("kind", kind))
+    named = [(what, which) for what, which in given if which is not None]
+    if len(named) != 1:
         msg = "Name one queue, tenant= or kind= at a time."
         raise BadInput(msg)
-    return named[0]
+    [(what, which)] = named
+    return what, text(which, "queue") if what == "queue" else which
