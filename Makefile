@@ -52,12 +52,15 @@ arch: $(READY) ## import-linter: which layer may import which
 	@echo "arch: import-linter"
 	@$(BIN)/lint-imports --no-logo > .venv/arch.log 2>&1 || { cat .venv/arch.log; exit 1; }
 
-AWS := tests/aws $(foreach suite,conformance races machine,tests/$(suite)/test_dynamodb.py tests/$(suite)/test_contract.py)
+AWS_SUITES := $(foreach suite,conformance races machine,tests/$(suite)/test_dynamodb.py tests/$(suite)/test_contract.py)
+# Both layouts are among the tests, as far as there is time for them.
+AWS_QUICK := $(patsubst %,tests/aws/test_%.py,doors lambda messages reader_000 reader_002 table)
+AWS_LONG := $(filter-out $(AWS_QUICK),$(wildcard tests/aws/test_*.py)) $(AWS_SUITES)
 
 .PHONY: unit
-unit: $(READY) ## pytest, two tests at once, without the long runs: chaos, mutants, aws, browser
+unit: $(READY) ## pytest, two tests at once, without the long runs: chaos, mutants, browser, and most of aws
 	@echo "unit: pytest"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS:%=--ignore=%)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS_LONG:%=--ignore=%)
 
 .PHONY: again
 again: $(READY) ## the tests that failed last, once more, one at a time
@@ -67,13 +70,13 @@ again: $(READY) ## the tests that failed last, once more, one at a time
 .PHONY: aws
 aws: $(READY) ## the suites of the stores on AWS, on an emulator that is installed in .venv-aws
 	@echo "aws: pytest"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS); stores=$$?; \
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/aws $(AWS_SUITES); stores=$$?; \
 		$(BIN)/python -m pytest -q -n 2 --dist worksteal -m aws tests/seeds tests/runtime && exit $$stores
 
 .PHONY: aws-second
 aws-second: $(READY) ## the same suites on a second pair of emulators, which needs Node: dynoxide and local-aws-sqs
 	@echo "aws-second: pytest"
-	@$(BIN)/python -m tests.aws.second $(BIN)/python -m pytest -q -n 2 --dist worksteal $(filter-out tests/aws,$(AWS)) $(SECOND)
+	@$(BIN)/python -m tests.aws.second $(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS_SUITES)
 
 .PHONY: browser
 browser: $(READY) ## the dashboard in Chromium, with screenshots of every page in .artifacts/screenshots
