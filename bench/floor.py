@@ -1,6 +1,8 @@
 """The floor: what bare apsw does on this machine with the same durability and nothing around it."""
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -76,3 +78,57 @@ def single(db: apsw.Connection, statement: str, row: object, jobs: int) -> float
         db.execute(statement, row() if callable(row) else row)
         db.execute("COMMIT")
     return jobs / (time.perf_counter() - started)
+
+
+class _Waiting:
+    """A row whose thread waits until it is committed, or until it may commit for all who wait."""
+
+    def __init__(self, row: object) -> None:
+        self.row = row
+        self.committed = False
+        self.awake = threading.Lock()
+        self.awake.acquire()
+
+
+def shared(db: apsw.Connection, statement: str, row: Callable[[], object], callers: int, each: int) -> float:
+    """Insert from threads of which one commits for all who wait, with the least around it; jobs per second."""
+    waiting: list[_Waiting] = []
+    gate = threading.Lock()
+    busy = False
+
+    def insert() -> None:
+        nonlocal busy
+        mine = _Waiting(row())
+        with gate:
+            waiting.append(mine)
+            first, busy = not busy, True
+        if not first:
+            mine.awake.acquire()
+        if mine.committed:
+            return
+        with gate:
+            batch = waiting.copy()
+            waiting.clear()
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(statement, [one.row for one in batch])
+        db.execute("COMMIT")
+        for one in batch:
+            one.committed = True
+            one.awake.release()
+        with gate:
+            busy = more = bool(waiting)
+        if more:
+            waiting[0].awake.release()
+
+    started = time.perf_counter()
+    in_threads(callers, lambda: [insert() for _ in range(each)])
+    return callers * each / (time.perf_counter() - started)
+
+
+def in_threads(number: int, work: Callable[[], object]) -> None:
+    """Do the same in so many threads at once."""
+    threads = [threading.Thread(target=work) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.peers.database import fresh
-from holdfast.bench.lines import Line
+from holdfast.bench.lines import Line, typical
 from holdfast.domain import lifecycle, limits
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, Retention
@@ -88,7 +88,7 @@ def _compared(opened: Opened, name: str, rule: Rule, sizes: Sizes, *, tenants: i
             for store in (plain, ruled):
                 _fill(store, sizes.jobs, tenants)
             rounds.append(_in_turns(ruled, plain, sizes.claimed, {"default": BATCH}))
-    return _line(name, rounds, goal)
+    return Line(name, *typical(rounds), "jobs/s", goal)
 
 
 def _beside(opened: Opened, sizes: Sizes) -> Line:
@@ -102,7 +102,7 @@ def _beside(opened: Opened, sizes: Sizes) -> Line:
             for where in (empty, store):
                 _fill(where, sizes.claimed + WARM, 100)
             rounds.append(_in_turns(store, empty, sizes.claimed, {"default": BATCH, "full": BATCH}))
-    return _line("claims beside a full limit", rounds, 0.95)
+    return Line("claims beside a full limit", *typical(rounds), "jobs/s", 0.95)
 
 
 def _small(opened: Opened, sizes: Sizes) -> Line:
@@ -118,7 +118,7 @@ def _small(opened: Opened, sizes: Sizes) -> Line:
             for where in (empty, store):
                 _fill(where, SMALL * 10, SMALL, first=1)
             rounds.append((_served(store), _served(empty)))
-    ours, floor = sorted(rounds, key=lambda took: took[0] / took[1])[len(rounds) // 2]
+    ours, floor = typical(rounds)
     name = f"{SMALL} tenants with 10 jobs each beside one with {sizes.behind:,}, against alone"
     return Line(name, ours * 1000, floor * 1000, "ms", 2, larger_is_better=False)
 
@@ -132,12 +132,6 @@ def _served(store: Store) -> float:
         left -= sum(job.tenant != "tenant-00000" for job in side.claimed)
     store.commit(side.moves)
     return time.perf_counter() - begun
-
-
-def _line(name: str, rounds: list[tuple[float, float]], goal: float) -> Line:
-    """Tell the round whose ratio is the median of all."""
-    ours, floor = sorted(rounds, key=lambda rates: rates[0] / rates[1])[len(rounds) // 2]
-    return Line(name, ours, floor, "jobs/s", goal)
 
 
 def _in_turns(ours: Store, floor: Store, jobs: int, queues: dict[str, int]) -> tuple[float, float]:

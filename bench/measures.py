@@ -14,15 +14,16 @@ from itertools import count
 from pathlib import Path
 
 from bench import floor
+from bench.floor import in_threads
 from holdfast import Holdfast, JobFunction
-from holdfast.bench.lines import Line
+from holdfast.bench.lines import Line, typical
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.sql import SQL
 
 _SLICES = 10
-"""A lone enqueue and its floor take turns this often in a round: the disk's speed drifts within seconds."""
+"""Enqueues and their floors take turns this often in a round: the disk's speed drifts within seconds."""
 _WARM = 50_000
 """Jobs after which a worker's memory holds all that it will keep."""
 
@@ -74,52 +75,43 @@ class Bench:
 
     def enqueue(self) -> Iterator[Line]:
         """Enqueue in bulk, one at a time, and from 16 callers at once."""
-        bulk, bare_bulk, single, bare_single, threads, tasks = [], [], [], [], [], []
-        few = max(self.jobs // 25, 400)
+        bulk, lone, threads, shared, tasks = [], [], [], [], []
+        few = max(self.jobs // 250, 40)
         for _ in range(self.rounds):
-            bare_bulk.append(floor.bulk(self.folder, self.jobs))
+            bare = floor.bulk(self.folder, self.jobs)
             with self._app() as (app, add):
                 bulk.append(
-                    _rate(
-                        self.jobs,
-                        lambda app=app, add=add: app.enqueue_many([add.prepare(n, n) for n in range(self.jobs)]),
-                    )
+                    (_rate(self.jobs, lambda: app.enqueue_many([add.prepare(n, n) for n in range(self.jobs)])), bare)
                 )
-            with self._app() as (app, add), self._bare() as bare:
+            with self._app() as (_, add), self._bare() as (one, many):
                 add.enqueue(0, 0)
                 for _ in range(_SLICES):
-                    bare_single.append(bare(few // _SLICES))
-                    single.append(
-                        _rate(few // _SLICES, lambda add=add: [add.enqueue(n, n) for n in range(few // _SLICES)])
-                    )
-                threads.append(
-                    _rate(16 * few, lambda add=add: _in_threads(16, lambda: [add.enqueue(n, n) for n in range(few)]))
-                )
-                tasks.append(_rate(16 * few, lambda add=add: asyncio.run(_in_tasks(16, few, add))))
-        yield Line(
-            "bulk enqueue of validated payloads", statistics.median(bulk), statistics.median(bare_bulk), "jobs/s", 0.2
-        )
-        one = statistics.median(single)
-        yield Line("one-at-a-time enqueue, against the bare row", one, statistics.median(bare_single), "jobs/s", 0.8)
-        yield Line("16 threads enqueue at once, against one", statistics.median(threads), one, "jobs/s", 4)
-        yield Line("16 tasks enqueue at once, against one", statistics.median(tasks), one, "jobs/s", 4)
+                    bare = one(few)
+                    alone = _rate(few, lambda: [add.enqueue(n, n) for n in range(few)])
+                    at_once = _rate(16 * few, lambda: in_threads(16, lambda: [add.enqueue(n, n) for n in range(few)]))
+                    lone.append((alone, bare))
+                    threads.append((at_once, alone))
+                    shared.append((at_once, many(few)))
+                    tasks.append((_rate(16 * few, lambda: asyncio.run(_in_tasks(16, few, add))), alone))
+        yield Line("bulk enqueue of validated payloads", *typical(bulk), "jobs/s", 0.2)
+        yield Line("one-at-a-time enqueue, against the bare row", *typical(lone), "jobs/s", 0.8)
+        yield Line("16 tasks enqueue at once, against one", *typical(tasks), "jobs/s", 4)
+        yield Line("16 threads enqueue at once, against one", *typical(threads), "jobs/s", 4)
+        yield Line("16 threads enqueue at once, against bare threads that share commits", *typical(shared), "jobs/s")
 
     def scale(self) -> Iterator[Line]:
         """Drain with a large history, and in front of a large backlog, against a small file."""
-        small, finished, waiting = [], [], []
+        finished, waiting = [], []
         old, long = self._filled(0), self._filled(0)
         self._generate(old, "succeeded")
         self._generate(long, "queued")
         for _ in range(self.rounds):
-            small.append(self._drain(self._filled(self.jobs))["rate"])
+            small = self._drain(self._filled(self.jobs))["rate"]
             self._fill(old, self.jobs)
-            finished.append(self._drain(old)["rate"])
-            waiting.append(self._drain(long)["rate"])
-        base = statistics.median(small)
-        yield Line(
-            f"drain with {self.backlog:,} finished jobs in the file", statistics.median(finished), base, "jobs/s", 0.9
-        )
-        yield Line(f"drain with {self.backlog:,} jobs waiting", statistics.median(waiting), base, "jobs/s", 0.9)
+            finished.append((self._drain(old)["rate"], small))
+            waiting.append((self._drain(long)["rate"], small))
+        yield Line(f"drain with {self.backlog:,} finished jobs in the file", *typical(finished), "jobs/s", 0.9)
+        yield Line(f"drain with {self.backlog:,} jobs waiting", *typical(waiting), "jobs/s", 0.9)
 
     def latency(self) -> Line:
         """Enqueue from this process, start in another that was idle: the 99th percentile."""
@@ -215,8 +207,10 @@ class Bench:
         app.close()
 
     @contextmanager
-    def _bare(self) -> Iterator[Callable[[int], float]]:
-        """Write the same row into the same table with bare statements, one commit each."""
+    def _bare(self) -> Iterator[tuple[Callable[[int], float], Callable[[int], float]]]:
+        """Write the same row into the same table with bare statements: one commit each, and from threads that share
+        commits.
+        """
         app = Holdfast(self._filled(0))
         app.counts()
         db = floor.connect(app.store.path)  # type: ignore[attr-defined]
@@ -226,11 +220,13 @@ class Bench:
         )
         new = NewJob("add", '{"a":1,"b":1}')
 
-        def single(jobs: int) -> float:
-            stamps = [rows.fresh(id_, new, app.store.now()) for id_ in ids.take(jobs)]
-            return floor.single(db, SQL["insert"], iter(stamps).__next__, jobs)
+        def stamps(jobs: int) -> Callable[[], object]:
+            return iter([rows.fresh(id_, new, app.store.now()) for id_ in ids.take(jobs)]).__next__
 
-        yield single
+        yield (
+            lambda jobs: floor.single(db, SQL["insert"], stamps(jobs), jobs),
+            lambda each: floor.shared(db, SQL["insert"], stamps(16 * each), 16, each),
+        )
         db.close()
         app.close()
 
@@ -271,14 +267,6 @@ def _rate(jobs: int, work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return jobs / (time.perf_counter() - started)
-
-
-def _in_threads(number: int, work: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=work) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 async def _in_tasks(number: int, each: int, add: JobFunction[[int, int], int]) -> None:

@@ -296,9 +296,10 @@ class Holdfast(Operator):
             new = await in_thread(self._kept, new)
         if prepared.connection is not None:
             return (await self._aenqueue_on(prepared.connection, (new,)))[0]
-        (job,) = self._handles(await inserter.ainsert((new,)))
-        settled = prepared.debounce is None or not job.duplicate
-        return job if settled else await in_thread(self._debounced, prepared, job)
+        job: Job[Any] = Job(self, (await inserter.ainsert((new,)))[0])
+        if prepared.debounce is None or not job.duplicate:
+            return job
+        return await in_thread(self._debounced, prepared, job)
 
     def _kept(self, new: NewJob) -> NewJob:
         """Put a payload that is too large for a record where large ones are kept."""

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from holdfast import Holdfast
 from tests.server.calling import called
@@ -26,7 +28,7 @@ def test_curl_alone_takes_a_job_through_its_life(app: Holdfast, tmp_path: Path) 
             env={**os.environ, "CURL_HOME": str(tmp_path), "no_proxy": "127.0.0.1"},
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line]
+    told = list(_values(done.stdout))
     states = [each.get("state") for each in told]
     assert states[:3] == ["queued", "dead", "queued"]
     assert sorted(map(str, states[3:])) == ["None", "running", "succeeded", "succeeded"]
@@ -35,3 +37,11 @@ def test_curl_alone_takes_a_job_through_its_life(app: Holdfast, tmp_path: Path) 
     (job,) = app.find()
     assert (job.state, job.key) == ("succeeded", "photo:7")
     assert [step.name for step in job.steps()] == ["fetch"]
+
+
+def _values(text: str) -> Iterator[dict[str, Any]]:
+    """Read one JSON value after the other: one `curl` may begin to tell before another has ended its line."""
+    while text := text.lstrip():
+        value, end = json.JSONDecoder().raw_decode(text)
+        yield value
+        text = text[end:]

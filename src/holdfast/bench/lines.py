@@ -1,5 +1,6 @@
 """One line of a report: what was measured, ours, what it is compared with, and the goal."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -50,6 +51,11 @@ class Line(NamedTuple):
         score = score.removeprefix(mark)
         told = f"{ours} against {against}, ratio {score}" if self.floor else score
         return f"{mark}{self.what}: {told}" + (f" (goal {goal})" if goal else "")
+
+
+def typical(rounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Give the round whose ratio is the median of all: a machine's speed drifts, and both sides drift with it."""
+    return sorted(rounds, key=lambda sides: sides[0] / sides[1])[len(rounds) // 2]
 
 
 HEADINGS = ("measure", "ours", "against", "ratio or value", "goal")

@@ -5,9 +5,9 @@ Each caller's jobs form one group, stored whole or not at all; a conflict in one
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.client.sharing import Sharing
 from holdfast.domain.ids import Ids
@@ -65,13 +65,14 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
             raise outcome
         return outcome[0]
 
-    async def ainsert(self, jobs: Sequence[NewJob]) -> list[Inserted]:
+    def ainsert(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Inserted]]:
         """Store these jobs together without blocking the event loop."""
-        if self._watch is None:
-            return await self.ashare(jobs)
-        with self._watch.enqueuing(jobs) as sent:
+        return self.ashare(jobs) if self._watch is None else self._watched(jobs, self._watch)
+
+    async def _watched(self, jobs: Sequence[NewJob], watch: Producing) -> list[Inserted]:
+        with watch.enqueuing(jobs) as sent:
             stored = await self.ashare(sent)
-            self._watch.enqueued(stored)
+            watch.enqueued(stored)
         return stored
 
     def group(self, jobs: Sequence[NewJob]) -> InsertGroup:

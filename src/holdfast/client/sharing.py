@@ -8,7 +8,7 @@ interpreter.
 Nobody may be left waiting, whatever happens to somebody else. A task cannot write, and a signal can raise an exception
 in the main thread between any two of its steps: so nothing is handed to these two, and another thread writes for them.
 Only alone does the main thread write; who has the turn is noted by the step that takes it, so that whatever interrupts
-a writer, the turn is given up. A task never has the turn: its thread may have to wait for one that waits for the turn.
+a writer, the turn is given up. A task never has the turn: the thread that writes for it takes it when it comes.
 """
 
 import threading
@@ -16,12 +16,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.port.shelter import SHELTER
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+    from concurrent.futures import ThreadPoolExecutor
 
 Asked = TypeVar("Asked")
 Got = TypeVar("Got")
@@ -33,18 +35,22 @@ class Ticket(Generic[Asked, Got]):
 
     __slots__ = ("after", "answered", "asked", "future", "held", "outcome", "served")
 
-    def __init__(self, asked: Asked, future: "Future[None] | None" = None, *, served: bool = False) -> None:
+    def __init__(
+        self, asked: Asked, future: "Future[Got | BaseException] | None" = None, *, served: bool = False
+    ) -> None:
         self.asked = asked
         self.future = future
+        """Where a suspended caller waits."""
         self.served = served
         """Whether another thread writes for this caller."""
+        if future is not None:
+            return
         self.answered = False
         self.outcome: Got | BaseException | None = None
         self.after: Ticket[Asked, Got] | None = None
         """Who is to be woken next."""
         self.held = threading.Lock()
-        """Where a blocked caller waits: to take the answer, or to write if there is none yet. A suspended one is told
-        through its `future`."""
+        """Where a blocked caller waits: to take the answer, or to write if there is none yet."""
         self.held.acquire()
 
     def wake(self) -> None:
@@ -66,8 +72,8 @@ class Sharing(ABC, Generic[Asked, Got]):
         self._turn: dict[None, object] = {}
         """Who writes, if somebody does: it is taken by `setdefault`. Only who has it takes tickets."""
         self._pending: deque[Ticket[Asked, Got]] = deque()
-        self._called: AbstractEventLoop | None = None
-        """Whose thread is on its way to write for tasks."""
+        self._called = False
+        """Whether a thread is on its way to write for tasks."""
 
     @abstractmethod
     def _write(self, batch: Sequence[Asked]) -> Sequence[Got | BaseException]:
@@ -116,19 +122,26 @@ class Sharing(ABC, Generic[Asked, Got]):
         """Write this without blocking the event loop."""
         from asyncio import get_running_loop
 
-        loop = get_running_loop()
-        future = loop.create_future()
-        ticket: Ticket[Asked, Got] = Ticket(asked, future, served=True)
-        self._pending.append(ticket)
-        if not self._turn and self._called is not loop:
+        future: Future[Got | BaseException] = get_running_loop().create_future()
+        self._pending.append(Ticket(asked, future, served=True))
+        if not self._turn and not self._called:
             try:
-                self._called = loop
-                loop.run_in_executor(None, self._serve)
+                self._called = True
+                self._writer.submit(self._serve)
             except BaseException:
-                self._called = None
+                self._called = False
                 raise
-        await future
-        return ticket.answer()
+        outcome = await future
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    @cached_property
+    def _writer(self) -> "ThreadPoolExecutor":
+        """The thread that writes for tasks; a loop's own would wake the loop once more, when it has written."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        return ThreadPoolExecutor(1, "holdfast-sharing")
 
     def _leave(self, mine: object) -> None:
         """Give up the turn, to the first who came meanwhile if there is one; again, if that was interrupted."""
@@ -155,7 +168,7 @@ class Sharing(ABC, Generic[Asked, Got]):
 
     def _serve(self) -> None:
         """Write for as long as one who cannot is next; if somebody else has the turn, it is passed on."""
-        self._called = None
+        self._called = False
         mine = object()
         if self._turn.setdefault(None, mine) is not mine:
             return
@@ -171,13 +184,14 @@ class Sharing(ABC, Generic[Asked, Got]):
             outcomes: Sequence[Got | BaseException] = self._write([ticket.asked for ticket in batch])
         except BaseException as error:  # noqa: BLE001 - every waiting caller must hear of it
             outcomes = [error] * len(batch)
-        loops: dict[AbstractEventLoop, list[Future[None]]] = {}
+        loops: dict[AbstractEventLoop, list[tuple[Future[Got | BaseException], Got | BaseException]]] = {}
         served: list[Ticket[Asked, Got]] = []
         woken: Ticket[Asked, Got] | None = None
         for ticket, outcome in zip(reversed(batch), reversed(outcomes), strict=True):
             if ticket.future is not None:
-                loops.setdefault(ticket.future.get_loop(), []).append(ticket.future)
-            elif ticket.served:
+                loops.setdefault(ticket.future.get_loop(), []).append((ticket.future, outcome))
+                continue
+            if ticket.served:
                 served.append(ticket)
             elif ticket is not own:
                 ticket.after, woken = woken, ticket
@@ -187,12 +201,12 @@ class Sharing(ABC, Generic[Asked, Got]):
             ticket.wake()
         if woken is not None:
             woken.wake()
-        for loop, futures in loops.items():
+        for loop, answers in loops.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more, and the others must not suffer
-                loop.call_soon_threadsafe(_resolve, futures)
+                loop.call_soon_threadsafe(_resolve, answers)
 
 
-def _resolve(futures: "list[Future[None]]") -> None:
-    for future in futures:
+def _resolve(answers: "list[tuple[Future[Got | BaseException], Got | BaseException]]") -> None:
+    for future, outcome in reversed(answers):
         if not future.done():
-            future.set_result(None)
+            future.set_result(outcome)

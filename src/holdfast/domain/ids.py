@@ -19,7 +19,7 @@ _TICK = 14
 EVERY = object()
 """Stands for no id at all, where none means every job: one that is None by mistake must not."""
 
-_MANY = 100
+_MANY = 16
 """So many ids are worth being made together."""
 _LOW = 1 << 48
 """What the last twelve digits of an id can hold."""
