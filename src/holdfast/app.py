@@ -20,7 +20,7 @@ from holdfast.client.collector import uncollected
 from holdfast.client.decorator import WORKFLOW, JobDecorator, chosen_defaults, require_steps
 from holdfast.client.drops import Drops
 from holdfast.client.forking import forked
-from holdfast.client.function import JobFunction, Prepared
+from holdfast.client.function import JobFunction, Prepared, listed, news
 from holdfast.client.hooks import Hooks
 from holdfast.client.inserter import Inserter
 from holdfast.client.job import Job
@@ -247,46 +247,42 @@ class Holdfast(Operator):
 
     def enqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Store many prepared jobs in one batch, all or none; those prepared with a connection, in its transaction."""
-        batch, connection, large = self._batch(prepared)
-        if connection is not None:
-            return self._enqueue_on(connection, batch)
-        with uncollected(len(batch)):
+        given = listed(prepared)
+        with uncollected(len(given)):
+            batch, connection, large = self._batch(given)
+            if connection is not None:
+                return self._enqueue_on(connection, batch)
             insert = self._insert_large if large else Inserter.insert
             return self._handles(insert(self._inserting(), batch)) if batch else []
 
     async def aenqueue_many(self, prepared: Iterable[Prepared]) -> list[Job[Any]]:
         """Asynchronous twin of `enqueue_many`."""
-        batch, connection, large = await in_thread(self._batch, prepared)
+        batch, connection, large = await in_thread(lambda: self._batch(listed(prepared)))
         if connection is not None:
             return await self._aenqueue_on(connection, batch)
         if large:
             return self._handles(await in_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
-    def _batch(self, prepared: Iterable[Prepared]) -> tuple[list[NewJob], Any, bool]:
+    def _batch(self, batch: Sequence[Prepared]) -> tuple[list[NewJob], Any, bool]:
         """Give the jobs of a batch, the connection that they share, and whether some are too large for a record."""
-        batch = list(prepared) if isinstance(prepared, Iterable) else [prepared]
-        if not all(issubclass(given, Prepared) for given in set(map(type, batch))):
-            msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
-            raise BadInput(msg)
         together = batch[0].connection if batch else None
-        for _, connection, debounce in batch:
-            if connection is not together or debounce is not None:
-                raise BadInput(_APART if connection is not together else _DEBOUNCED)
-        fits, jobs = self.settings.artifacts.fits, [new for new, _, _ in batch]
-        large = not all(map(fits, [new.payload for new in jobs]))
+        for shape in {id(shape): shape for shape in [one.shape for one in batch]}.values():
+            if shape.connection is not together or shape.debounce is not None:
+                raise BadInput(_APART if shape.connection is not together else _DEBOUNCED)
+        jobs, large = news(batch), not self.settings.artifacts.fit([one.payload for one in batch])
         return [self._kept(new) for new in jobs] if large else jobs, together, large
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:
-        inserter, (new, connection, debounce) = self._inserter, prepared
+        inserter, shape, new = self._inserter, prepared.shape, prepared.new
         if inserter is None or self._pid != PROCESS.id:
             inserter = self._inserting()
-        if connection is not None:
-            return self._enqueue_on(connection, (self._kept(new),))[0]
+        if shape.connection is not None:
+            return self._enqueue_on(shape.connection, (self._kept(new),))[0]
         fits = self.settings.artifacts.fits(new.payload)
         stored = inserter.insert_one(new) if fits else self._insert_large(inserter, [self._kept(new)])[0]
         job: Job[Any] = Job(self, stored)
-        return job if debounce is None or not job.duplicate else self._debounced(prepared, job)
+        return job if shape.debounce is None or not job.duplicate else self._debounced(prepared, job)
 
     async def _aenqueue(self, prepared: Prepared) -> Job[Any]:
         inserter, new = self._inserting(), prepared.new

@@ -8,14 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.bench import measures
-from holdfast.bench.lines import Line
+from holdfast.bench.lines import Line, typical
 from holdfast.bench.measures import Drained, Latency
 from holdfast.bench.place import Place, place
 from holdfast.runtime.signals import ends_on_signals
 
 BATCHES = (100, 500, 1_000)
 _SLICES = 10
-"""A lone enqueue and its floor take turns this often in a round: a disk's speed drifts within seconds."""
+"""Enqueues and their floor take turns this often in a round: a disk's speed drifts within seconds."""
+_BULKS = 3
+"""The same for those of many jobs at once."""
+_AGAINST = {"bulk": "bare bulk", "single": "bare single", "threads": "single", "tasks": "single"}
+"""What a rate is compared with, in the same turn."""
 _GOALS = {
     "postgresql": {
         "floor": 0.4, "own_floor": 0.7, "cpu": 35.0, "commits": 0.02, "bulk": 0.3, "single": 0.8, "at_once": 4.0,
@@ -68,6 +72,11 @@ class Samples:
     def rate(self, name: str) -> float | None:
         """Give the median of a rate, if it was measured."""
         return statistics.median(self.rates[name]) if self.rates.get(name) else None
+
+    def pair(self, name: str) -> tuple[float, float] | None:
+        """Give a rate and what it is compared with, if both were measured, from the turn whose ratio is the median."""
+        pairs = zip(self.rates.get(name, ()), self.rates.get(_AGAINST[name], ()), strict=False)
+        return typical(found) if (found := list(pairs)) else None
 
     def drained(self, processes: int, name: str) -> float | None:
         """Give the median of a figure of the drains."""
@@ -123,10 +132,10 @@ class Report:
         return {
             "drain_to_floor": _shares(drained, self._floors(samples.floors)),
             "drain_to_own_floor": _shares(drained, self._floors(samples.own_floors)),
-            "bulk_to_copy": _share(samples.rate("bulk"), samples.rate("bare bulk")),
-            "single_to_insert": _share(samples.rate("single"), samples.rate("bare single")),
-            "threads_to_single": _share(samples.rate("threads"), samples.rate("single")),
-            "tasks_to_single": _share(samples.rate("tasks"), samples.rate("single")),
+            "bulk_to_copy": _share(*(samples.pair("bulk") or (None, None))),
+            "single_to_insert": _share(*(samples.pair("single") or (None, None))),
+            "threads_to_single": _share(*(samples.pair("threads") or (None, None))),
+            "tasks_to_single": _share(*(samples.pair("tasks") or (None, None))),
         }
 
     def _by_processes(self, name: str) -> dict[str, float | None]:
@@ -167,16 +176,14 @@ class Report:
                 yield Line(f"{what}, {many}", value, None, measure, goal, larger_is_better=False)
 
     def _enqueue(self, goals: dict[str, float]) -> Iterator[Line]:
-        samples, unit = self.samples, "jobs/s"
-        single = samples.rate("single")
-        for how, what, against, goal in (
-            ("bulk", "bulk enqueue", samples.rate("bare bulk"), goals.get("bulk")),
-            ("single", "one-at-a-time enqueue", samples.rate("bare single"), goals.get("single")),
-            ("threads", "16 threads enqueue at once, against one", single, goals.get("at_once")),
-            ("tasks", "16 tasks enqueue at once, against one", single, goals.get("at_once")),
+        for how, what, goal in (
+            ("bulk", "bulk enqueue, against COPY", goals.get("bulk")),
+            ("single", "one-at-a-time enqueue, against INSERT and COMMIT", goals.get("single")),
+            ("threads", "16 threads enqueue at once, against one", goals.get("at_once")),
+            ("tasks", "16 tasks enqueue at once, against one", goals.get("at_once")),
         ):
-            told = {"bulk": f"{what}, against COPY", "single": f"{what}, against INSERT and COMMIT"}
-            yield Line(told.get(how, what) if against else what, samples.rate(how) or 0, against, unit, goal)
+            ours, floor = self.samples.pair(how) or (self.samples.rate(how) or 0, None)
+            yield Line(what if floor else what.partition(",")[0], ours, floor, "jobs/s", goal)
 
 
 def _share(ours: float | None, other: float | None) -> float | None:
@@ -216,11 +223,12 @@ class Suite:
 
     def _enqueue(self) -> None:
         where, sizes, rates = self._place, self._sizes, self._samples.rates
-        if where.conninfo is not None:
-            from holdfast.bench import floor
+        for _ in range(_BULKS):
+            if where.conninfo is not None:
+                from holdfast.bench import floor
 
-            rates["bare bulk"].append(floor.bulk(where.conninfo, sizes.jobs))
-        rates["bulk"].append(measures.bulk(where, sizes.jobs))
+                rates["bare bulk"].append(floor.bulk(where.conninfo, sizes.jobs))
+            rates["bulk"].append(measures.bulk(where, sizes.jobs))
         with ExitStack() as stack:
             enqueue = stack.enter_context(measures.enqueuing(where))
             bare = self._bare(stack)
@@ -228,8 +236,8 @@ class Suite:
                 if bare is not None:
                     rates["bare single"].append(bare(sizes.few // _SLICES))
                 rates["single"].append(enqueue("single", sizes.few // _SLICES))
-            for how in ("threads", "tasks"):
-                rates[how].append(enqueue(how, measures.AT_ONCE * max(sizes.few // 2, 1)))
+                for how in ("threads", "tasks"):
+                    rates[how].append(enqueue(how, measures.AT_ONCE * max(sizes.few // _SLICES // 2, 1)))
 
     def _bare(self, stack: ExitStack) -> Callable[[int], float] | None:
         if self._place.conninfo is None:

@@ -10,8 +10,9 @@ kept outside the store, however small it is, so that it can never be taken for o
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 
 from holdfast.client.asynchronous import in_thread
 from holdfast.client.places import Folder, Place, Remote, shown
@@ -65,6 +66,12 @@ class Artifacts:
     def fits(self, text: str) -> bool:
         """Tell whether a text is stored as it is."""
         return not text.startswith(ARTIFACT) and (len(text) <= self._short or _size(text) <= self._limit)
+
+    def fit(self, texts: Sequence[str]) -> bool:
+        """Tell whether each of these texts is stored as it is; there may be very many."""
+        if max(map(len, texts), default=0) > self._short:
+            return all(map(self.fits, texts))
+        return not any(map(str.startswith, texts, repeat(ARTIFACT)))
 
     def keep(self, text: str, what: str) -> str:
         """Give what is to be stored for a text: itself, or the reference to where it has been put; `what` names it in

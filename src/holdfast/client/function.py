@@ -2,7 +2,7 @@
 parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -16,16 +16,63 @@ from holdfast.domain.moments import Micros
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_new = tuple.__new__
-"""Makes a named tuple at a fraction of what its own way takes: for what is made for every job."""
+_new, _blank = tuple.__new__, object.__new__
+"""They make an object at a fraction of what its own way takes: for what is made for every job."""
 
 
-class Prepared(NamedTuple):
-    """A validated job that can be enqueued, together with others or more than once."""
+class Shape(NamedTuple):
+    """What prepared jobs that only differ in their payloads have in common."""
 
-    new: NewJob
-    connection: Any = None
-    debounce: Micros | None = None
+    kind: str
+    chosen: tuple[Any, ...]
+    """The fields of `NewJob` behind the payload."""
+    connection: Any
+    debounce: Micros | None
+
+
+class Prepared:
+    """A validated job that can be enqueued, together with others or more than once.
+
+    There may be very many, so each keeps nothing but its payload to itself.
+    """
+
+    __slots__ = ("payload", "shape")
+
+    def __init__(self, new: NewJob, connection: Any = None, debounce: Micros | None = None) -> None:
+        self.payload = new.payload
+        self.shape = Shape(new.kind, new[2:], connection, debounce)
+
+    @property
+    def new(self) -> NewJob:
+        """What is stored of it."""
+        return news((self,))[0]
+
+    @property
+    def connection(self) -> Any:
+        """The caller's connection that it is enqueued through."""
+        return self.shape.connection
+
+    @property
+    def debounce(self) -> Micros | None:
+        """How long it is put off, and again whenever it is asked for."""
+        return self.shape.debounce
+
+
+def listed(prepared: Iterable[Prepared]) -> list[Prepared]:
+    """Check that what was given are prepared jobs, and give them."""
+    batch = list(prepared) if isinstance(prepared, Iterable) else [prepared]
+    if not all(issubclass(given, Prepared) for given in set(map(type, batch))):
+        msg = "enqueue_many takes prepared jobs: [add.prepare(1, 2), ...]."
+        raise BadInput(msg)
+    return batch
+
+
+def news(batch: Sequence[Prepared]) -> list[NewJob]:
+    """Give what is stored of prepared jobs."""
+    return [
+        _new(NewJob, ((shape := one.shape).kind, one.payload) + shape.chosen)  # noqa: RUF005 - unpacking takes longer
+        for one in batch
+    ]
 
 
 class Enqueuer(Protocol):
@@ -44,9 +91,8 @@ class JobFunction(Generic[P, R]):
         self._app = app
         self._fn = fn
         self._options = options
-        self._chosen = options.new_job(kind, "")[2:]
-        """All of a job but its kind and payload: made once, for every job that is enqueued with these options."""
-        self._besides = (options.connection, options.debounce)
+        self._shape = Shape(kind.name, options.new_job(kind, "")[2:], options.connection, options.debounce)
+        """All of a job but its payload: made once, for every job that is enqueued with these options."""
         self.kind = kind
         update_wrapper(self, fn)
 
@@ -73,12 +119,12 @@ class JobFunction(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Validate the arguments and give a job to be enqueued later."""
-        kind = self.kind
-        binder, limit = kind.binder, self._app.max_payload
+        binder, limit = self.kind.binder, self._app.max_payload
         payload = None if kwargs or (write := binder.write) is None else write(args, limit)
-        if payload is None:
-            payload = binder.encode(args, kwargs, limit)
-        return _new(Prepared, (_new(NewJob, (kind.name, payload, *self._chosen)), *self._besides))
+        prepared = _blank(Prepared)
+        prepared.payload = binder.encode(args, kwargs, limit) if payload is None else payload
+        prepared.shape = self._shape
+        return prepared
 
     def prepare_json(self, payload: str) -> Prepared:
         """Validate a payload that comes as JSON text, and give a job to be enqueued later."""

@@ -132,7 +132,7 @@ class Hooks:
             return Received(from_json(known.body), duplicate=True)
         prepared = hook.job.prepare_json(_text(body, hook))
         new = prepared.new._replace(key=f"hook:{hook.name}:{digest}", trigger=Trigger.WEBHOOK.value)
-        job = self._enqueue(prepared._replace(new=new))
+        job = self._enqueue(Prepared(new, prepared.connection, prepared.debounce))
         page = Page(book, digest, to_json(str(job.id)).decode(), expires_at=store.now() + 2 * hook.tolerance + _SPARE)
         store.write_page(page, None)  # if it is there by now, the same request came twice at once
         return Received(str(job.id), job.duplicate)
