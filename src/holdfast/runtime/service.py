@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from holdfast.client.collector import seldom_collected
 from holdfast.client.drops import Drop
 from holdfast.client.family import listened
 from holdfast.client.inserter import Inserter
@@ -144,7 +145,7 @@ class Service:
         self._watching.start()
         self._listener.start()
         try:
-            with stopping_by_signal(self.stop):
+            with stopping_by_signal(self.stop), seldom_collected():
                 self._work(until_idle=until_idle)
                 self._leave()
                 if until_idle and not self._stopping:
