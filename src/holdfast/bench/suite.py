@@ -87,6 +87,14 @@ class Samples:
         """Give the best median of a floor, and its batch size."""
         return max(((statistics.median(rates), batch) for batch, rates in floors[processes].items()), default=None)
 
+    def drain_pair(self, floors: dict[int, dict[int, list[float]]], processes: int) -> tuple[float, float] | None:
+        """Give the rate of a drain and that of a floor at its best batch size, from the round whose ratio is the
+        median.
+        """
+        best = self.best(floors, processes)
+        ours = [one.rate for one in self.drains[processes]]
+        return None if best is None else typical(list(zip(ours, floors[processes][best[1]], strict=True)))
+
 
 @dataclass(frozen=True)
 class Report:
@@ -128,14 +136,13 @@ class Report:
 
     def _ratios(self) -> dict[str, Any]:
         samples = self.samples
-        drained = self._by_processes("rate")
         return {
-            "drain_to_floor": _shares(drained, self._floors(samples.floors)),
-            "drain_to_own_floor": _shares(drained, self._floors(samples.own_floors)),
-            "bulk_to_copy": _share(*(samples.pair("bulk") or (None, None))),
-            "single_to_insert": _share(*(samples.pair("single") or (None, None))),
-            "threads_to_single": _share(*(samples.pair("threads") or (None, None))),
-            "tasks_to_single": _share(*(samples.pair("tasks") or (None, None))),
+            "drain_to_floor": {str(n): _share(samples.drain_pair(samples.floors, n)) for n in self.processes},
+            "drain_to_own_floor": {str(n): _share(samples.drain_pair(samples.own_floors, n)) for n in self.processes},
+            "bulk_to_copy": _share(samples.pair("bulk")),
+            "single_to_insert": _share(samples.pair("single")),
+            "threads_to_single": _share(samples.pair("threads")),
+            "tasks_to_single": _share(samples.pair("tasks")),
         }
 
     def _by_processes(self, name: str) -> dict[str, float | None]:
@@ -160,12 +167,10 @@ class Report:
     def _drain(self, processes: int, goals: dict[str, float]) -> Iterator[Line]:
         samples, unit = self.samples, "jobs/s"
         many = "1 worker process" if processes == 1 else f"{processes} worker processes"
-        rate = samples.drained(processes, "rate")
-        assert rate is not None
-        if floor := samples.best(samples.floors, processes):
-            yield Line(f"drain, {many}, against the floor", rate, floor[0], unit, goals.get("floor"))
-        if own := samples.best(samples.own_floors, processes):
-            yield Line(f"drain, {many}, against the own floor", rate, own[0], unit, goals.get("own_floor"))
+        if floor := samples.drain_pair(samples.floors, processes):
+            yield Line(f"drain, {many}, against the floor", *floor, unit, goals.get("floor"))
+        if own := samples.drain_pair(samples.own_floors, processes):
+            yield Line(f"drain, {many}, against the own floor", *own, unit, goals.get("own_floor"))
         yield Line(f"drain, {many}, from the start", samples.drained(processes, "from_start") or 0, None, unit)
         for name, what, measure, goal in (
             ("cpu_us", "worker CPU per job", "µs", goals.get("cpu")),
@@ -186,12 +191,8 @@ class Report:
             yield Line(what if floor else what.partition(",")[0], ours, floor, "jobs/s", goal)
 
 
-def _share(ours: float | None, other: float | None) -> float | None:
-    return ours / other if ours and other else None
-
-
-def _shares(ours: dict[str, float | None], floors: dict[str, Any]) -> dict[str, float | None]:
-    return {n: _share(rate, floors[n] and floors[n]["rate"]) for n, rate in ours.items()}
+def _share(pair: tuple[float, float] | None) -> float | None:
+    return None if pair is None else pair[0] / pair[1]
 
 
 class Suite:
