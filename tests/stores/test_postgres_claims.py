@@ -183,3 +183,23 @@ def test_arrays_arrive_as_they_were(db: psycopg.Connection[Any]) -> None:
     assert row == (ids, [1, -2], texts, ["a", "null", "", "comma, brace}"])
     for odd in (["nobody"], [ids[0], ids[1][:-1]], [ids[0][:-1] + "g"], []):
         assert not isinstance(arrays.ids(odd), arrays.Ids)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tenant": "ünï", "user": "ada", "trace_id": "t", "trigger": "api", "expires_after": LEASE, "code_version": 3}],
+)
+def test_a_job_that_comes_alone_is_claimed_as_it_is_stored(store: PostgresStore, options: dict[str, Any]) -> None:
+    """Also when the server has forgotten the statement that claims it, and after the job has been through something."""
+    for round_ in range(4):
+        (id_,) = fill(store, 1, **options)
+        (job,) = store.claim(wish(20))
+        assert store.read([id_]) == [job]
+        store.commit([lifecycle.release(job)])
+        if round_:
+            store.pool.run(lambda db: db.execute("DEALLOCATE ALL"))
+        (again,) = store.claim(wish(20))
+        assert (again.id, again.token, again.version) == (id_, job.token + 1, job.version + 2)
+        assert store.read([id_]) == [again]
+        store.commit(done([again]))
+        assert store.claim(wish(20)) == []

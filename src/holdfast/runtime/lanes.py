@@ -50,12 +50,14 @@ class ThreadLanes:
         """Hand attempts over, in order."""
         with self._lock:
             self._inbox.extend(attempts)
-            if not self._awake:
-                self._wake_one()
+            # The thread that is woken for the only attempt takes it: one who looks whether anybody does would only be
+            # in its way.
+            taken = not self._awake and self._wake_one() and len(self._inbox) == 1 and not self._desk.begun
             if self._foreman is None and self._most > 1:
                 self._foreman = threading.Thread(target=self._oversee, name="holdfast-foreman", daemon=True)
                 self._foreman.start()
-        self._work_waits.set()
+        if not taken:
+            self._work_waits.set()
 
     def waiting(self) -> int:
         """Count the attempts that no thread has taken yet."""

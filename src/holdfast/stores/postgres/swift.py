@@ -1,24 +1,30 @@
 """A statement that is prepared by hand and sent with nothing around it: the shortest way to the server.
 
-Each `execute` of psycopg makes a cursor, reads the statement and looks up the type of every parameter. For a statement
-as short as a lone enqueue that is half of what it costs this process.
+Each `execute` of psycopg makes a cursor, reads the statement and looks up the type of every parameter. For a lone
+enqueue that is half of what it costs this process, and for the claim of a job that comes to an idle worker a tenth of
+the time until it starts.
 """
 
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, LiteralString
 
 from psycopg.errors import DataError, InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 
+from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Ours
 
 _NAMED = re.compile(r"%\((\w+)\)s")
+_NUMBERS = frozenset((20, 21, 23))
+"""PostgreSQL's numbers for its types of whole numbers."""
 
 
 class Swift:
-    """One statement, which gives one row of texts."""
+    """One statement that gives rows of texts and whole numbers."""
 
     def __init__(self, name: str, text: LiteralString) -> None:
         self._name = name.encode()
@@ -28,9 +34,28 @@ class Swift:
         self._numbered = _NAMED.sub(lambda found: places[found[1]], text).encode()
 
     def row(self, db: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
-        """Carry it out; prepared, if the connection may have something prepared."""
-        if not isinstance(db, Ours) or db.prepare_threshold is None:
+        """Carry it out; give its one row, as texts."""
+        answer = self._asked(db, values)
+        if answer is None:
             return db.execute(self._text, values).fetchone() or ()
+        return [answer.get_value(0, column) for column in range(answer.nfields)]
+
+    def rows(self, db: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Carry it out; give its rows, which should be few: psycopg reads many faster."""
+        answer = self._asked(db, values)
+        if answer is None:
+            return sql.ask(db, self._text, values)
+        told, columns = answer.get_value, range(answer.nfields)
+        reads = [int if answer.ftype(column) in _NUMBERS else bytes.decode for column in columns]
+        return [
+            tuple([None if (value := told(row, column)) is None else reads[column](value) for column in columns])
+            for row in range(answer.ntuples)
+        ]
+
+    def _asked(self, db: Connection, values: Mapping[str, Any]) -> Any:
+        """Carry it out, if the connection may have something prepared, and has."""
+        if not isinstance(db, Ours) or db.prepare_threshold is None:
+            return None
         wire = db.pgconn
         if self._name not in db.at_hand:
             wire.send_prepare(self._name, self._numbered)
@@ -38,12 +63,11 @@ class Swift:
             db.at_hand.add(self._name)
         wire.send_query_prepared(self._name, _written(map(values.__getitem__, self._order)))
         try:
-            answer = self._answer(db, ExecStatus.TUPLES_OK)
+            return self._answer(db, ExecStatus.TUPLES_OK)
         except InvalidSqlStatementName:
             # When a transaction is rolled back, psycopg has the server forget all that was prepared.
             db.at_hand.discard(self._name)
-            return db.execute(self._text, values).fetchone() or ()
-        return [answer.get_value(0, column) for column in range(answer.nfields)]
+            return None
 
     def _answer(self, db: Connection, expected: ExecStatus) -> Any:
         """Take what the server says. Only its last word counts: a backend that is ended between a statement and its
@@ -54,6 +78,12 @@ class Swift:
             if answer.status != expected:
                 raise error_from_result(answer)
         return answers[0]
+
+
+@cache
+def swiftly(text: LiteralString) -> Swift:
+    """Make a statement ready that nobody has named."""
+    return Swift(f"holdfast_{zlib.crc32(text.encode()):08x}", text)
 
 
 def _written(values: Iterable[str | int | None]) -> list[bytes | None]:
