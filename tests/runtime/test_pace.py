@@ -42,14 +42,25 @@ def test_the_first_rate_is_believed_at_once() -> None:
 def test_how_long_the_store_took_says_nothing_about_the_jobs() -> None:
     pace = Pace(10, 0.0, prefetch=True)
     pace.fed(0.02)
-    pace.ran_dry(0.025)
-    pace.finished(100, 0.03)
+    pace.ran_dry(0.045)
+    pace.finished(100, 0.05)
     assert pace.hold == 10 + int(100 / 0.025 * HORIZON)
-    pace.fed(0.045)
-    pace.ran_dry(0.055)
-    pace.ran_dry(0.058)
-    pace.finished(100, 0.06)
+    pace.fed(0.065)
+    pace.ran_dry(0.075)
+    pace.ran_dry(0.078)
+    pace.finished(100, 0.08)
     assert pace.hold in range(10 + int(7_000 * HORIZON) - 1, 10 + int(7_000 * HORIZON) + 1)
+
+
+def test_how_long_there_was_nothing_to_do_says_nothing_about_the_jobs() -> None:
+    pace = Pace(10, 0.0, prefetch=True)
+    pace.fed(3600.0)
+    pace.finished(100, 3600.02)
+    assert pace.hold == 10 + int(100 / 0.02 * HORIZON)
+    pace.rested()
+    pace.fed(7200.0)
+    pace.finished(140, 7200.02)
+    assert pace.hold in range(10 + int(6_000 * HORIZON) - 1, 10 + int(6_000 * HORIZON) + 1)
 
 
 def test_a_store_that_takes_long_is_not_left_with_much_in_hand() -> None:

@@ -186,8 +186,7 @@ def test_arrays_arrive_as_they_were(db: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"tenant": "ünï", "user": "ada", "trace_id": "t", "trigger": "api", "expires_after": LEASE, "code_version": 3}],
+    "options", [{}, {"tenant": "ünï", "user": "ada", "trace_id": "t", "expires_after": LEASE, "code_version": 3}]
 )
 def test_a_job_that_comes_alone_is_claimed_as_it_is_stored(store: PostgresStore, options: dict[str, Any]) -> None:
     """Also when the server has forgotten the statement that claims it, and after the job has been through something."""

@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, TypeGuard
 
@@ -91,6 +92,11 @@ class Binder:
     def _read(self) -> Callable[[str], Any]:
         read = self._adapter.validator.validate_json
         return partial(read, **self._reads) if self._reads else read
+
+    def make_ready(self) -> None:
+        """Make ready to read payloads, which takes long the first time; what is wrong with them, a job will tell."""
+        with suppress(BadInput):
+            _ = self._read
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:

@@ -131,6 +131,12 @@ class Registry:
         """Go through all versions of all kinds."""
         return (kind for versions in self._kinds.values() for kind in versions.values())
 
+    def make_ready(self) -> None:
+        """Make ready to read the payloads of all kinds: a job that has been claimed need not wait for that."""
+        for versions in list(self._kinds.values()):
+            for kind in list(versions.values()):
+                kind.binder.make_ready()
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._kinds)
 

@@ -33,6 +33,8 @@ class Pace:
         self._dry = 0.0
         """Seconds since then in which there was nothing in hand."""
         self._dry_since: float | None = None
+        self._rested = True
+        """There was nothing to take."""
         self._trip = 0.0
 
     def ran_dry(self, now: float) -> None:
@@ -40,9 +42,16 @@ class Pace:
         if self._dry_since is None:
             self._dry_since = now
 
+    def rested(self) -> None:
+        """Learn that there is nothing to take, and nothing in hand: how long that lasts says nothing about jobs."""
+        self._rested = True
+
     def fed(self, now: float) -> None:
         """Learn that there is something again: how long the store took for that says nothing about the jobs."""
-        if self._dry_since is not None:
+        if self._rested:
+            self._rested, self._dry_since = False, None
+            self._jobs, self._since, self._dry = 0, now, 0.0
+        elif self._dry_since is not None:
             self._dry += self._dry_until(now)
             self._dry_since = None
 

@@ -133,6 +133,7 @@ class Service:
         """Work until stopped, or until idle if asked; then hand everything in."""
         if self._watch is not None:
             self._watch.opened(self)
+        self._registry.make_ready()
         self._store.wait(self._queues, 0)
         with suppress(StoreError):  # upkeep does it otherwise
             self._upkeep.declare()

@@ -294,7 +294,7 @@ class Worker:
             self._pace.travelled(self._clock.monotonic() - sent, len(batch) + len(claimed))
             if batch:
                 self._settle(batch, answers)
-            if claimed:
+            if want is not None:
                 self._dispatch(claimed, sent)
         if told:
             self._tend(told, moves, answers)
@@ -314,6 +314,10 @@ class Worker:
         return Claim(self.id, lease_id, self._settings.lease, room, queues)
 
     def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
+        if not claimed:
+            if not self.held:
+                self._pace.rested()
+            return
         lanes: dict[str, list[Attempt]] = defaultdict(list)
         held = self.held
         kind: Kind | None = None
