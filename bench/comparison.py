@@ -4,6 +4,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+import psycopg
+
 from bench import peers
 from bench.peers.database import fresh
 from bench.peers.environments import PEERS
@@ -34,6 +36,8 @@ class Comparison:
             self._ours(f"round {number} of {self._rounds}")
             for peer in list(self._peers):
                 self._peer(peer, f"round {number} of {self._rounds}")
+            self._tell(f"round {number} of {self._rounds}: latency of all, one after the other")
+            self._latencies()
         yield from self._compared()
 
     def _ours(self, number: str) -> None:
@@ -43,10 +47,6 @@ class Comparison:
             self._add("bulk", OURS, measures.bulk(where, jobs))
             for procs in (1, 2):
                 self._add(f"drain {procs}", OURS, measures.drain(where, jobs, procs).rate)
-            waits = measures.latency(where, 300 // self._share, 2.0)
-        for name in ("p50", "p99"):
-            self._add(name, OURS, waits.after[name])
-            self._add(f"call {name}", OURS, waits.whole[name])
 
     def _peer(self, peer: str, number: str) -> None:
         self._tell(f"{number}: {peer}")
@@ -58,15 +58,30 @@ class Comparison:
                 self._add(f"drain {procs}", peer, done.rate)
             done = peers.drain(at, peer, jobs=known.untuned_jobs // self._share, tuned=False)
             self._add("untuned", peer, done.rate)
+        except peers.Unavailable as reason:
+            self._tell(f"left out: {reason}")
+            self._peers.remove(peer)
+
+    def _latencies(self) -> None:
+        """Measure ours before the peers and behind them; each when the server has written what came before."""
+        self._own_latency()
+        for peer in self._peers:
             for tuned in (True, False):
-                waits = peers.latency(at, peer, jobs=300 // self._share, tuned=tuned)
+                _settled(self._conninfo)
+                waits = peers.latency(self._conninfo, peer, jobs=300 // self._share, tuned=tuned)
                 way = f"{peer}, {'tuned' if tuned else 'defaults'}"
                 for name in ("p50", "p99"):
                     self._add(name, way, getattr(waits, name))
                     self._add(f"call {name}", way, getattr(waits, f"call_{name}"))
-        except peers.Unavailable as reason:
-            self._tell(f"left out: {reason}")
-            self._peers.remove(peer)
+        self._own_latency()
+
+    def _own_latency(self) -> None:
+        _settled(self._conninfo)
+        with fresh(self._conninfo, _NAME) as url, place(url) as where:
+            waits = measures.latency(where, 300 // self._share, 2.0)
+        for name in ("p50", "p99"):
+            self._add(name, OURS, waits.after[name])
+            self._add(f"call {name}", OURS, waits.whole[name])
 
     def _add(self, work: str, who: str, figure: float | None) -> None:
         assert figure is not None
@@ -105,3 +120,9 @@ class Comparison:
 
     def _median(self, work: str, who: str) -> float:
         return statistics.median(self._found[work, who])
+
+
+def _settled(conninfo: str) -> None:
+    """Let the server write to disk what it still has to."""
+    with psycopg.connect(conninfo, autocommit=True) as db:
+        db.execute("CHECKPOINT")
