@@ -20,7 +20,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from holdfast import Holdfast, JobFunction
-from holdfast.bench.lines import Line
+from holdfast.bench.lines import Line, typical
 from holdfast.bench.roles import span
 from holdfast.domain.moments import SECOND
 from holdfast.stores.dynamodb.address import Address, parse
@@ -147,17 +147,11 @@ def _store(name: str, fresh: Callable[[], str], sizes: Sizes, tell: Callable[[st
         tell(f"{name}, round {number} of {sizes.rounds}: a drain of {sizes.drained} jobs")
         rounds.append(_drains(fresh, sizes.drained))
     what = f"{name}: drain, 1 worker process, against bare boto3 making the same calls"
-    ours, floor = _median(rounds, lambda drain: drain.rate)
-    yield Line(what, ours, floor, "jobs/s", 0.8)
+    rates = [(ours.rate, floor.rate) for ours, floor in rounds]
+    yield Line(what, *typical(rates), "jobs/s", 0.8)
     what = f"{name}: worker CPU per job, against bare boto3 making the same calls"
-    ours, floor = _median(rounds, lambda drain: drain.cpu)
-    yield Line(what, ours, floor, "ms", 1.25, larger_is_better=False)
-
-
-def _median(rounds: Sequence[tuple[Drain, Drain]], figure: Callable[[Drain], float]) -> tuple[float, float]:
-    """Give both figures of the round whose ratio is the median of all."""
-    pairs = sorted(((figure(ours), figure(floor)) for ours, floor in rounds), key=lambda pair: pair[0] / pair[1])
-    return pairs[len(pairs) // 2]
+    times = [(ours.cpu, floor.cpu) for ours, floor in rounds]
+    yield Line(what, *typical(times), "ms", 1.25, larger_is_better=False)
 
 
 def _costs(name: str, what: str, enqueued: Cost, worked: Cost, *, goal: float | None = None) -> Iterator[Line]:
