@@ -478,3 +478,10 @@ def test_a_model_may_be_the_payload_of_a_kind_that_is_named(holdfast: TestHoldfa
         holdfast.enqueue(kind, Card(number=7, holder="ada"))
     holdfast.run_until_idle()
     assert seen == [Card(number=7, holder="ada")] * 2
+
+
+def test_a_prepared_job_tells_its_kind_and_not_its_payload(app: Holdfast) -> None:
+    @app.job
+    def greet(name: str) -> None: ...
+
+    assert repr(greet.prepare("Ada")) == "<prepared greet>"

@@ -42,6 +42,9 @@ class Prepared:
         self.payload = new.payload
         self.shape = Shape(new.kind, new[2:], connection, debounce)
 
+    def __repr__(self) -> str:
+        return f"<prepared {self.shape.kind}>"
+
     @property
     def new(self) -> NewJob:
         """What is stored of it."""
