@@ -1,15 +1,20 @@
 """Many workers on one queue, in a few processes: `python -m bench.crowd ROLE NUMBER`, on the store BENCH_URL names.
 
-`loop` is so many threads, each with a store object of its own, that complete and claim in small batches; `idle` is so
-many worker services with nothing to do.
+`loop` is so many threads, each with a store object of its own, that complete and claim in small batches; `bare` is so
+many that do it with a bare statement on the floor's minimal table; `idle` is so many worker services with nothing to
+do.
 """
 
 import os
 import secrets
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+import psycopg
+
+from holdfast.bench import floor
 from holdfast.bench.processes import say
 from holdfast.bench.roles import application
 from holdfast.domain import lifecycle
@@ -24,32 +29,58 @@ _EMPTY = 3
 """So many claims in a row that find nothing mean that nothing is left."""
 
 
-def loop(stores: Sequence[Store]) -> None:
-    """Drain with each store in a thread of its own: what is there, to warm up; and again when told to."""
-    _together(stores)
+Trip = Callable[[], bool]
+"""Completes a batch and claims the next; tells whether there was one."""
+
+
+def drain(trips: Sequence[Trip]) -> None:
+    """Make each kind of trip in a thread of its own: until nothing is left, to warm up; and again when told to."""
+    _together(trips)
     say(ready=True)
     sys.stdin.readline()
-    _together(stores)
+    _together(trips)
     say(done=True)
 
 
-def _together(stores: Sequence[Store]) -> None:
-    threads = [threading.Thread(target=_drain, args=(store,)) for store in stores]
+def _together(trips: Sequence[Trip]) -> None:
+    threads = [threading.Thread(target=_drain, args=(trip,)) for trip in trips]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _drain(store: Store) -> None:
-    owner, retention, empty = secrets.token_hex(4), Retention(), 0
-    moves: list[Move] = []
+def _drain(trip: Trip) -> None:
+    empty = 0
     while empty < _EMPTY:
-        _, jobs = store.exchange(moves, Claim(owner, secrets.token_hex(8), MINUTE, BATCH))
-        moves = [lifecycle.complete(job, "2", retention) for job in jobs]
-        empty = 0 if jobs else empty + 1
-        if not jobs:
+        empty = 0 if trip() else empty + 1
+        if empty:
             threading.Event().wait(0.005)
+
+
+def loop(store: Store) -> Trip:
+    """Complete and claim as a worker does."""
+    owner, retention = secrets.token_hex(4), Retention()
+    moves: list[Move] = []
+
+    def trip() -> bool:
+        _, jobs = store.exchange(moves, Claim(owner, secrets.token_hex(8), MINUTE, BATCH))
+        moves[:] = [lifecycle.complete(job, "2", retention) for job in jobs]
+        return bool(jobs)
+
+    return trip
+
+
+def bare(db: psycopg.Connection) -> Trip:
+    """Complete and claim as the floor does; in a crowd its statement meets itself, and one of the two must try again."""
+    ids: list[int] = []
+
+    def trip() -> bool:
+        with suppress(psycopg.errors.DeadlockDetected):
+            ids[:] = [row[0] for row in db.execute(floor.FOLDED, {"ids": ids, "batch": BATCH}, prepare=True)]
+        return bool(ids)
+
+    return trip
 
 
 def idle(url: str, number: int) -> None:
@@ -67,10 +98,13 @@ def idle(url: str, number: int) -> None:
 def main(role: str, number: int) -> None:
     """Play a role."""
     url = os.environ["BENCH_URL"]
-    if role == "loop":
-        loop([open_store(url) for _ in range(number)])
-    else:
-        idle(url, number)
+    match role:
+        case "loop":
+            drain([loop(open_store(url)) for _ in range(number)])
+        case "bare":
+            drain([bare(psycopg.connect(url, autocommit=True)) for _ in range(number)])
+        case _:
+            idle(url, number)
     sys.stdout.flush()
     os._exit(0)  # hundreds of connections need not be closed one by one
 

@@ -17,7 +17,8 @@ from bench.crowd import BATCH
 from bench.peers.database import fresh
 from bench.peers.environments import ROOT
 from bench.rows import generate
-from holdfast.bench.lines import Line
+from holdfast.bench import floor
+from holdfast.bench.lines import Line, typical
 from holdfast.bench.measures import drain, drain_filled, opened, percentiles, role, until_done
 from holdfast.bench.place import Place, place
 from holdfast.bench.processes import Crew, Stuck, crew
@@ -30,6 +31,8 @@ from holdfast.stores.postgres import address
 
 _PROCESSES = 4
 """A crowd lives in so many processes."""
+_LEARN = 3
+"""Batches by which each connection of a crowd learns its statements."""
 _CLAIMS, _TAKEN, _FIRST = 800, 10, 20
 """Claims that are timed, jobs that each takes, and claims before them that are not."""
 _NAME = "holdfast_bench_scale"
@@ -66,7 +69,7 @@ class Scale:
         yield self.claims()
         yield self.pinned()
         yield self.analyzed()
-        yield self.crowd()
+        yield from self.crowd()
         yield self.idle()
 
     def backlog(self) -> Iterator[Line]:
@@ -148,21 +151,24 @@ class Scale:
         what = "drain after ANALYZE of the emptied tables, against before"
         return Line(what, statistics.median(after), statistics.median(before), "jobs/s")
 
-    def crowd(self) -> Line:
-        """Drain with 16 workers, and with 200; in turns."""
-        rates: dict[int, list[float]] = {16: [], 200: []}
+    def crowd(self) -> Iterator[Line]:
+        """Drain with 16 workers, and with 200; in turns with bare statements, for which it is hard as well."""
+        ours: list[tuple[float, float]] = []
+        bare: list[tuple[float, float]] = []
         with self._place() as where:
             for number in range(1, self._sizes.rounds + 1):
-                self._tell(f"round {number} of {self._sizes.rounds}: 16 and 200 workers, {BATCH} jobs at a time")
-                for workers, found in rates.items():
-                    found.append(self._crowd(where, workers))
-        many, few = (statistics.median(rates[workers]) for workers in (200, 16))
-        return Line("200 workers on one queue, against 16", many, few, "jobs/s", 0.8)
+                self._tell(f"round {number} of {self._sizes.rounds}: 200 and 16 workers, {BATCH} jobs at a time")
+                ours.append((self._crowd(where, 200), self._crowd(where, 16)))
+                bare.append((self._bare_crowd(200), self._bare_crowd(16)))
+        yield Line("200 workers on one queue, against 16", *typical(ours), "jobs/s", 0.8)
+        yield Line("200 bare loops on one table, against 16", *typical(bare), "jobs/s")
+        both = [(mine, theirs) for (mine, _), (theirs, _) in zip(ours, bare, strict=True)]
+        yield Line("200 workers on one queue, against 200 bare loops", *typical(both), "jobs/s")
 
     def _crowd(self, where: Place, workers: int) -> float:
         jobs = self._sizes.jobs
         with where.fresh() as url:
-            fill(url, 3 * BATCH * workers)  # each connection learns its statements by these
+            fill(url, _LEARN * BATCH * workers)
             with crew(_crew("loop", workers), _environment(url), _PROCESSES) as loops:
                 loops.answers()
                 fill(url, jobs)
@@ -174,6 +180,16 @@ class Scale:
         if seen.jobs < jobs:
             raise Stuck(f"{workers} workers left {jobs - seen.jobs:,} of {jobs:,} jobs.")
         return jobs / (seen.last - seen.first) * SECOND
+
+    def _bare_crowd(self, workers: int) -> float:
+        with floor.table(self._conninfo) as made:
+            made.fill(_LEARN * BATCH * workers)
+            with crew(_crew("bare", workers), _environment(made.url), _PROCESSES) as loops:
+                loops.answers()
+                made.fill(self._sizes.jobs)
+                loops.tell("go")
+                loops.answers()
+            return made.rate(self._sizes.jobs)
 
     def idle(self) -> Line:
         """Count what 200 workers ask of the server while there is nothing to do."""

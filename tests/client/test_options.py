@@ -276,6 +276,7 @@ def test_a_kinds_defaults_are_checked_when_it_is_registered(
         ({"max_payload": 2**21}, "max_payload is between 1 and 1,048,576 bytes"),
         ({"retention": timedelta(days=1)}, r"holdfast.retention\(succeeded=…, cancelled=…, dead=…\) gives"),
         ({"redaction": ["secret"]}, "redaction is a holdfast.Redaction.*, not a list"),
+        ({"events": "yes"}, "events is True or False, not .yes."),
         ({"grace": "long"}, "grace must be a number of seconds"),
     ],
     ids=repr,

@@ -197,6 +197,35 @@ def test_a_claim_from_the_marks_walks_it_too(store: PostgresStore, probe: Probe)
     assert any("available_at" in node.condition and "job_id" in node.condition for node in waiting)
 
 
+@contextmanager
+def believed_empty(store: PostgresStore) -> Iterator[None]:
+    """Have the planner believe that nothing is in the tables, as if they had been looked at in a quiet minute."""
+    tables = f"relnamespace = '{store.address.schema}'::regnamespace AND relname IN ('job', 'waiting', 'running')"
+    with psycopg.connect(store.address.conninfo, autocommit=True) as db:
+        told = db.execute(f"SELECT oid, reltuples FROM pg_class WHERE {tables} AND reltuples >= 0").fetchall()
+        db.execute(f"UPDATE pg_class SET reltuples = 0 WHERE {tables}")
+        try:
+            yield
+        finally:
+            for oid, rows in told:
+                db.execute("UPDATE pg_class SET reltuples = %s WHERE oid = %s", [rows, oid])
+
+
+@pytest.mark.parametrize("queues", [None, {"q1": BATCH}, {"q0": BATCH, "q1": BATCH, "gone": 5}])
+def test_what_was_planned_when_nothing_waited_does_for_a_backlog(
+    store: PostgresStore, probe: Probe, queues: dict[str, int] | None
+) -> None:
+    with believed_empty(store), explained(probe) as plans:
+        for _ in range(2):
+            jobs = store.claim(Claim("w", os.urandom(8).hex(), LEASE, BATCH, queues))
+            assert len(jobs) == BATCH
+        moves = [lifecycle.complete(job, None, Retention()) for job in jobs]
+        assert store.commit(moves) == [Answer.OK] * BATCH
+        store.next_due(None if queues is None else list(queues))
+        store.expired(BATCH)
+    frugal(plans, BATCH)
+
+
 def test_a_claim_of_one_job_looks_it_up(store: PostgresStore, probe: Probe) -> None:
     with explained(probe) as plans:
         assert store.claim(Claim("w", "one", LEASE, 1, id=f"01900000-0000-7000-8000-{ROWS:012x}"))

@@ -31,6 +31,15 @@ def test_options_of_the_url_hold_beside_our_own(postgres_url: str) -> None:
         assert show(store, "application_name") == "shop"
 
 
+def test_one_call_after_the_other_takes_one_connection(postgres_url: str, postgres_server: str) -> None:
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'modest'"
+    with closing(PostgresStore(f"{postgres_url}&application_name=modest")) as store:
+        for _ in range(5):
+            assert store.counts() == {}
+        with psycopg.connect(postgres_server) as db:
+            assert db.execute(ours).fetchone() == (1,)
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

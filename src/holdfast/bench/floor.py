@@ -54,6 +54,35 @@ class Best(NamedTuple):
     folded: bool
 
 
+class Table(NamedTuple):
+    """The minimal table."""
+
+    url: str
+
+    def fill(self, jobs: int) -> None:
+        """Write jobs in place of those that are there."""
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute("DELETE FROM jobs")
+            _copy(db, jobs)
+        settle(self.url)
+
+    def rate(self, jobs: int) -> float:
+        """Tell how many were done a second, once all are."""
+        with psycopg.connect(self.url) as db:
+            done, seconds = db.execute(DRAINED).fetchone() or (0, 0.0)
+        assert done == jobs
+        return float(jobs / max(seconds, 1e-6))
+
+
+@contextmanager
+def table(conninfo: str) -> Iterator[Table]:
+    """Make one, for as long as this lasts."""
+    with schema(conninfo) as url:
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute(DDL)
+        yield Table(url)
+
+
 def single(conninfo: str, jobs: int = 2_000) -> float:
     """Insert and commit one at a time."""
     with singles(conninfo) as insert:
@@ -89,19 +118,14 @@ def drain(conninfo: str, jobs: int = 50_000, *, procs: int = 1, batch: int = 500
 
     The clock is the table's own, as it is for ours: from the first claim until the last completion.
     """
-    with schema(conninfo) as url:
-        with psycopg.connect(url, autocommit=True) as db:
-            db.execute(DDL)
-            _copy(db, jobs)
-        settle(url)
+    with table(conninfo) as made:
+        made.fill(jobs)
         command = [sys.executable, "-m", "holdfast.bench.floor", str(batch), *(["folded"] if folded else [])]
-        with crew(command, {"BENCH_URL": url}, procs) as workers:
+        with crew(command, {"BENCH_URL": made.url}, procs) as workers:
             workers.go()
             said = workers.answers()
-        with psycopg.connect(url) as db:
-            done, seconds = db.execute(DRAINED).fetchone() or (0, 0.0)
-    assert sum(one["jobs"] for one in said) == jobs == done
-    return float(jobs / max(seconds, 1e-6))
+        assert sum(one["jobs"] for one in said) == jobs
+        return made.rate(jobs)
 
 
 def best(conninfo: str, jobs: int = 50_000, *, procs: int = 1) -> Best:

@@ -20,6 +20,7 @@ from holdfast.domain import lifecycle
 from holdfast.domain.job import Retention, State
 from holdfast.domain.moments import MINUTE, Micros
 from holdfast.domain.move import Move
+from holdfast.port.clock import SystemClock
 from holdfast.port.store import Claim, Query, Store
 
 WARM_UP = 20
@@ -102,8 +103,12 @@ def work(made: Application, own: int) -> None:
     if own:
         _fill(made, own)
     service = app.service()
+    clock = SystemClock()
+    ahead = app.store.now() - clock.now()
+    if not own:
+        app.close()  # a worker has connections of its own
     ready()
-    began, cpu = app.store.now(), time.process_time()
+    began, cpu = clock.now() + ahead, time.process_time()
     _beside(lambda: _obey(service.stop))
     if own:
         _beside(lambda: _stop_after(app, own, service.stop))

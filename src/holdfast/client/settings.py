@@ -76,6 +76,9 @@ def settings(
         kind = type(retention).__name__
         msg = f"retention is what holdfast.retention(succeeded=…, cancelled=…, dead=…) gives, not a {kind}."
         raise BadInput(msg)
+    if not isinstance(events, bool):
+        msg = f"events is True or False, not {events!r}."
+        raise BadInput(msg)
     if not isinstance(redaction, Redaction | None):
         msg = f"redaction is a holdfast.Redaction(keys=…, patterns=…), not a {type(redaction).__name__}."
         raise BadInput(msg)

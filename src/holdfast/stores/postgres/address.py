@@ -27,9 +27,10 @@ TIMEOUTS = {
     "idle_in_transaction_session_timeout": "60s",
 }
 """Limits that no connection of ours is without."""
-PLANS = {"jit": "off", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
+PLANS = {"jit": "off", "enable_seqscan": "off", "enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
 """How our statements are planned: once, by look-ups, and never compiled. The tables that a claim works on are empty one
-minute and full the next, and a plan made for the one must do for the other."""
+minute and full the next, and a plan made for the one must do for the other: a claim that was planned when nothing
+waited would else gather all that waits and sort it, to take the first."""
 SETTINGS = {**TIMEOUTS, **PLANS}
 
 

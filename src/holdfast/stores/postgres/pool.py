@@ -5,7 +5,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -49,6 +49,12 @@ class Ours(psycopg.Connection[Any]):
         super().__init__(*given)
         self.at_hand: set[bytes] = set()
         """The names of what was prepared on it by hand (`swift`)."""
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        """Connect, or give one that is `opened` already: the first of a pool."""
+        opened: list[Self] = options.pop("opened", [])
+        return opened.pop() if opened else super().connect(conninfo, **options)
 
 
 class Pool:
@@ -148,15 +154,19 @@ class Pool:
         self._warm.append(connection)
         return None
 
-    def connect(self, **options: Any) -> Connection:
-        """Open a connection of one's own."""
+    def connect(self) -> Ours:
+        """Open a connection of one's own, and see whether a pooler stands between."""
         try:
-            return self._connect(self._conninfo(), **options)
+            made = Ours.connect(self._conninfo(), autocommit=True)
+            told = made.execute("SELECT pg_backend_pid()").fetchone()
         except psycopg.Error as error:
             if "startup parameter" in str(error) and not self.pooled:  # what a pooler says to settings for a session
                 self.pooled = True
-                return self.connect(**options)
+                return self.connect()
             raise translate(error, self.address, sent=False) from error
+        self.pooled = self.pooled or told != (made.info.backend_pid,)
+        made.prepare_threshold = self._prepares
+        return made
 
     @property
     def guest_conninfo(self) -> str:
@@ -174,7 +184,8 @@ class Pool:
                     return connection
         self._pool()
         try:
-            return self._connect(self.guest_conninfo)
+            threshold = None if self.pooled else 5
+            return psycopg.connect(self.guest_conninfo, autocommit=True, prepare_threshold=threshold)
         except psycopg.Error as error:
             raise translate(error, self.address, sent=False) from error
 
@@ -218,19 +229,15 @@ class Pool:
                 raise StoreUnavailable(msg)
             if pool := self._pools.get((PROCESS.id, apart)):
                 return pool
-            if not apart:
-                first = self.connect()
-                lent = first.execute("SELECT pg_backend_pid()").fetchone() != (first.info.backend_pid,)
-                self.pooled = self.pooled or lent
-                first.close()
+            opened = [] if apart else [self.connect()]
             for name in ("psycopg", "psycopg.pool"):
                 logging.getLogger(name).addFilter(_is_not_ours)
             ours: type[Connection] = Ours
             pool = ConnectionPool(
                 self._conninfo(),
                 connection_class=ours,
-                kwargs={"autocommit": True, "prepare_threshold": None if self.pooled else 0},
-                min_size=0 if apart else 1,
+                kwargs={"autocommit": True, "prepare_threshold": self._prepares, "opened": opened},
+                min_size=len(opened),
                 max_size=1 if apart else _MOST,
                 timeout=_PATIENCE,
                 reconnect_timeout=1.0,
@@ -238,6 +245,8 @@ class Pool:
                 open=True,
                 name=_NAME,
             )
+            if opened:
+                pool.wait(_PATIENCE)  # whoever comes before it is there would have a second one opened
             self._pools[PROCESS.id, apart] = pool
             return pool
 
@@ -251,8 +260,10 @@ class Pool:
         given = conninfo_to_dict(self.address.conninfo).get("options")
         return make_conninfo(self.address.conninfo, options=f"{ours} {given}" if given else ours)
 
-    def _connect(self, conninfo: str, **options: Any) -> Connection:
-        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None if self.pooled else 5, **options)
+    @property
+    def _prepares(self) -> int | None:
+        """How often a statement of ours is sent before it is prepared."""
+        return None if self.pooled else 0
 
     def _renew(self, pool: ConnectionPool[Connection]) -> None:
         """Throw away the connections that died with the one that failed."""

@@ -127,20 +127,28 @@ SELECT tenant, key, job_id::text FROM {schema}.job_key
 WHERE (tenant, key) IN (SELECT * FROM unnest(CAST(%(tenants)s AS text[]), CAST(%(keys)s AS text[])))
 
 -- name: all_lanes
--- Every lane that has a waiting job, found by leaping from one to the next along the index; what waits under rules is leapt over.
-RECURSIVE name (queue) AS (
-  (SELECT split_part(queue, chr(31), 1) COLLATE "C" FROM {schema}.waiting ORDER BY queue LIMIT 1)
+-- Every lane that has a waiting job, found by leaping from one to the next along the index; what waits under rules is leapt over. What is gone
+-- may lie before a lane's first job by the million, if a long transaction keeps it: so it is passed over once, and a lane begins at that job.
+RECURSIVE front (queue, rank, at) AS (
+  (SELECT queue, rank, available_at FROM {schema}.waiting ORDER BY queue, rank, available_at LIMIT 1)
   UNION ALL
-  SELECT split_part(next.queue, chr(31), 1) COLLATE "C" FROM name
+  SELECT next.queue, next.rank, next.available_at FROM front
   CROSS JOIN LATERAL (
-    SELECT waiting.queue FROM {schema}.waiting WHERE waiting.queue >= name.queue || chr(32) ORDER BY waiting.queue LIMIT 1
+    SELECT waiting.queue, waiting.rank, waiting.available_at FROM {schema}.waiting
+    WHERE (waiting.queue, waiting.rank) > (
+      CASE WHEN strpos(front.queue, chr(31)) = 0 THEN front.queue ELSE split_part(front.queue, chr(31), 1) || chr(32) END,
+      CASE WHEN strpos(front.queue, chr(31)) = 0 THEN front.rank ELSE -9223372036854775808 END)
+    ORDER BY waiting.queue, waiting.rank, waiting.available_at LIMIT 1
   ) AS next
 ),
-wanted (queue, most) AS MATERIALIZED (
-  SELECT name.queue, CAST(%(limit)s AS integer) FROM name
+wanted (queue, most) AS (
+  SELECT DISTINCT name.queue, CAST(%(limit)s AS integer) FROM front CROSS JOIN LATERAL (SELECT split_part(front.queue, chr(31), 1) AS queue) AS name
   WHERE name.queue <> ALL (CAST(%(full)s AS text[])) AND name.queue NOT IN (SELECT queue FROM {schema}.paused_queue)
 ),
-{ranks}
+lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
+  SELECT wanted.queue, wanted.most, front.rank, front.at, CAST('00000000-0000-0000-0000-000000000000' AS uuid)
+  FROM front JOIN wanted ON wanted.queue = front.queue
+)
 
 -- name: named_lanes
 RECURSIVE wanted (queue, most) AS MATERIALIZED (
@@ -151,13 +159,16 @@ RECURSIVE wanted (queue, most) AS MATERIALIZED (
 
 -- name: ranks
 lane (queue, most, rank, mark_at, mark_id) AS (
-  SELECT wanted.queue, wanted.most, first.rank, CAST(-9223372036854775808 AS bigint), CAST('00000000-0000-0000-0000-000000000000' AS uuid)
+  SELECT wanted.queue, wanted.most, first.rank, first.available_at, CAST('00000000-0000-0000-0000-000000000000' AS uuid)
   FROM wanted
-  CROSS JOIN LATERAL (SELECT rank FROM {schema}.waiting WHERE waiting.queue = wanted.queue ORDER BY queue, rank LIMIT 1) AS first
-  UNION ALL
-  SELECT lane.queue, lane.most, next.rank, lane.mark_at, lane.mark_id FROM lane
   CROSS JOIN LATERAL (
-    SELECT waiting.rank FROM {schema}.waiting WHERE waiting.queue = lane.queue AND waiting.rank > lane.rank ORDER BY queue, rank LIMIT 1
+    SELECT rank, available_at FROM {schema}.waiting WHERE waiting.queue = wanted.queue ORDER BY queue, rank, available_at LIMIT 1
+  ) AS first
+  UNION ALL
+  SELECT lane.queue, lane.most, next.rank, next.available_at, lane.mark_id FROM lane
+  CROSS JOIN LATERAL (
+    SELECT waiting.rank, waiting.available_at FROM {schema}.waiting
+    WHERE waiting.queue = lane.queue AND waiting.rank > lane.rank ORDER BY queue, rank, available_at LIMIT 1
   ) AS next
 )
 
@@ -395,11 +406,14 @@ taken AS (
 SELECT EXISTS (SELECT FROM taken), (SELECT count(*) FROM {schema}.worker, clock WHERE worker.expires_at > clock.now)
 
 -- name: next_due
+-- When a job can next be claimed, the time, and the queues that have one to be claimed now.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
-SELECT min(greatest(first.available_at, clock.now)), (SELECT now FROM clock) FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
+SELECT min(greatest(first.available_at, clock.now)), (SELECT now FROM clock),
+  array_agg(DISTINCT lane.queue) FILTER (WHERE first.available_at <= clock.now)
+FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
   SELECT waiting.available_at FROM {schema}.waiting
-  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
     AND (waiting.expires_at IS NULL OR waiting.expires_at > greatest(waiting.available_at, clock.now))
   ORDER BY waiting.available_at, waiting.job_id LIMIT 1
 ) AS first
@@ -409,21 +423,12 @@ WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
 SELECT split_part(lane.queue, chr(31), 1), min(first.available_at) FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
   SELECT waiting.available_at FROM {schema}.waiting
-  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= clock.now
-    AND (waiting.expires_at IS NULL OR waiting.expires_at > clock.now)
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+    AND waiting.available_at <= clock.now AND (waiting.expires_at IS NULL OR waiting.expires_at > clock.now)
     AND CASE WHEN CAST(%(holds)s AS boolean) THEN (SELECT NOT {held} FROM {schema}.job WHERE job.id = waiting.job_id) ELSE TRUE END
   ORDER BY waiting.available_at, waiting.job_id LIMIT 1
 ) AS first
 GROUP BY 1
-
--- name: callable
--- The queues that have a job to be claimed now, for whoever calls out to the idle.
-WITH {lanes}
-SELECT DISTINCT lane.queue FROM lane CROSS JOIN LATERAL (
-  SELECT 1 FROM {schema}.waiting
-  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())
-  ORDER BY waiting.available_at LIMIT 1
-) AS first
 
 -- name: notify
 -- Nothing is lost with a notification, so its commit need not wait for the disk.

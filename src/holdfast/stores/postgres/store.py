@@ -23,7 +23,7 @@ from holdfast.domain.job import (
     StepRecord,
 )
 from holdfast.domain.limits import ALL
-from holdfast.domain.moments import MINUTE, Micros
+from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move, Verb, refusal
 from holdfast.port.clock import Clock
 from holdfast.port.store import (
@@ -59,6 +59,8 @@ _FRESH = 60.0
 """Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
 _RENEWED = 0.6
 """Seconds after which whoever looks on behalf of all reads the rules again."""
+_LATEST: Micros = 10 * SECOND
+"""So long after a lease has ended it may still come into sight: what set it was being committed."""
 _WHOLE = 60
 """Of so many looks for ended leases, one looks at all."""
 
@@ -227,7 +229,7 @@ class PostgresStore:
 
         late, overdue = self.pool.run(work, writes=False)
         if not late:
-            self._reaped = max(self._reaped, now - MINUTE)
+            self._reaped = max(self._reaped, now - _LATEST)
         return [rows.record(row) for row in (*late, *overdue)][:limit]
 
     def unsubmitted(self, older_than: Micros, limit: int) -> list[JobRecord]:
@@ -371,16 +373,13 @@ class PostgresStore:
         return self._next_due(queues)[0]
 
     def _next_due(self, queues: Sequence[str] | None) -> tuple[Micros | None, Micros, list[str]]:
-        """Give the instant, the time now, and queues of which it is seen besides that they have a job now."""
+        """Give the instant, the time now, and the queues that have a job now."""
         if self._turns.learn():
             return self.pool.run(lambda db: self._turns.next_due(db, queues))
-        ((due, now),) = self._in_lanes("next_due", queues)
-        return due, now, []
-
-    def _in_lanes(self, statement: str, queues: Sequence[str] | None = None) -> list[Any]:
-        text, names = self._sql(statement, "all_lanes" if queues is None else "named_lanes"), list(queues or ())
+        text, names = self._sql("next_due", "all_lanes" if queues is None else "named_lanes"), list(queues or ())
         values = {"now": self._given, "limit": 1, "full": [], "queues": names, "most": [1] * len(names)}
-        return self.pool.run(lambda db: db.execute(text, values).fetchall(), writes=False)
+        ((due, now, found),) = self.pool.run(lambda db: db.execute(text, values).fetchall(), writes=False)
+        return due, now, found or []
 
     def due_since(self) -> dict[str, Micros]:
         """Give since when the longest waiting job of each queue is due."""
@@ -394,9 +393,7 @@ class PostgresStore:
         """
         self._turns.learn(_RENEWED)
         due, now, found = self._next_due(None)
-        if due is None or due > now:
-            return [], None if due is None else (due - now) / 1_000_000
-        return found or [queue for (queue,) in self._in_lanes("callable")], None
+        return found, None if due is None or due <= now else (due - now) / 1_000_000
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until called, or until the timeout."""

@@ -332,11 +332,10 @@ class Turns:
         due = {queue: at for queue in ruled if (at := look.next_at(queue, gates, self._glimpsed)) is not None}
         values = {**look.held(), "queues": ruled, "most": [1] * len(ruled), "now": look.now}
         ((later,),) = look.ask("comes_due", values, "not_held" if look.holds else "").fetchall()
-        ((first, _),) = look.ask("next_due", others, "named_lanes").fetchall()
+        ((first, _, plain),) = look.ask("next_due", others, "named_lanes").fetchall()
         found = [queue for queue, at in due.items() if at <= look.now]
         self.stirred(found)
-        if first is not None and first <= look.now:
-            found += [queue for (queue,) in look.ask("callable", others, "named_lanes").fetchall()]
+        found += plain or []
         return min((at for at in (*due.values(), later, first) if at is not None), default=None), look.now, found
 
     def due_since(self, db: Connection) -> dict[str, Micros]:

@@ -152,8 +152,8 @@ WITH {named_lanes}
 SELECT lane.queue, CAST(best.place AS text), CAST(best.job_id AS text), best.rank, best.available_at{more}
 FROM lane CROSS JOIN LATERAL (
   SELECT waiting.ctid AS place, waiting.job_id, waiting.rank, waiting.available_at FROM {schema}.waiting
-  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND waiting.available_at <= CAST(%(now)s AS bigint)
-    AND (waiting.expires_at IS NULL OR waiting.expires_at > CAST(%(now)s AS bigint))
+  WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+    AND waiting.available_at <= CAST(%(now)s AS bigint) AND (waiting.expires_at IS NULL OR waiting.expires_at > CAST(%(now)s AS bigint))
   ORDER BY waiting.available_at, waiting.job_id LIMIT lane.most
 ) AS best
 
