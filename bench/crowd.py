@@ -72,7 +72,7 @@ def loop(store: Store) -> Trip:
 
 
 def bare(db: psycopg.Connection) -> Trip:
-    """Complete and claim as the floor does; in a crowd its statement meets itself, and one of the two must try again."""
+    """Complete and claim as the floor does; in a crowd its statement meets itself, and one of two must try again."""
     ids: list[int] = []
 
     def trip() -> bool:

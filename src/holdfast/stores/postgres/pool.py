@@ -38,7 +38,8 @@ _LOCAL = "; ".join(
 """The settings for one transaction only: behind a pooler there is no session to set them for."""
 _SNAPSHOT = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-    "SET LOCAL jit = 'off'; SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = 'on'"
+    "SET LOCAL jit = 'off'; SET LOCAL statement_timeout = 0; "
+    "SET LOCAL enable_seqscan = 'on'; SET LOCAL enable_sort = 'on'"
 )
 
 
