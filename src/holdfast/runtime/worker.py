@@ -34,8 +34,8 @@ from holdfast.runtime.shedding import shed
 log = logging.getLogger("holdfast.worker")
 POLL = 0.5
 """The longest a worker goes without looking for work, in seconds: the fallback for a wake-up that got lost."""
-CALLED_POLL = 60.0
-"""The same on a store that calls idle workers whatever happens."""
+CALLED_POLL = 180.0
+"""The same on a store that calls idle workers whatever happens, and where there may be hundreds of them."""
 SOON: Micros = 1 * SECOND
 """A worker asked to stop when idle waits for what comes due this soon."""
 STALE = 1.0

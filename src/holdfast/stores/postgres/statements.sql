@@ -386,7 +386,7 @@ SELECT queue FROM {schema}.paused_queue
 
 -- name: enlist
 INSERT INTO {schema}.worker VALUES (%(id)s, %(record)s, %(expires_at)s)
-ON CONFLICT (id) DO UPDATE SET record = excluded.record, expires_at = excluded.expires_at
+ON CONFLICT (id) DO UPDATE SET record = excluded.record, expires_at = excluded.expires_at RETURNING {schema}.micros()
 
 -- name: dismiss
 DELETE FROM {schema}.worker WHERE id = %(id)s OR expires_at <= coalesce(CAST(%(now)s AS bigint), {schema}.micros())

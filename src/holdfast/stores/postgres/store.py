@@ -55,8 +55,9 @@ from holdfast.stores.postgres.turns import Turns
 
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.SIGNAL, Verb.ARRIVE})
 """After these, somebody who waits may have something to do."""
-_FRESH = 60.0
-"""Seconds for which the server's clock is reckoned from this machine's, before it is read again."""
+_FRESH = 150.0
+"""Seconds for which the server's clock is reckoned from this machine's, before it is read again: a worker that enlists
+anew every minute never has to."""
 _RENEWED = 0.6
 """Seconds after which whoever looks on behalf of all reads the rules again."""
 _LATEST: Micros = 10 * SECOND
@@ -101,10 +102,13 @@ class PostgresStore:
             return self._clock.now()
         here = time.monotonic()
         if self._offset is None or here - self._offset[0] > _FRESH:
-            ((there,),) = self._all("now", {})
-            self._offset = (time.monotonic(), there)
-            return int(there)
+            return self._told_time(self._all("now", {}))
         return self._offset[1] + int((here - self._offset[0]) * 1_000_000)
+
+    def _told_time(self, answer: list[Any]) -> Micros:
+        ((there,),) = answer
+        self._offset = (time.monotonic(), there)
+        return int(there)
 
     @property
     def _given(self) -> Micros | None:
@@ -346,8 +350,9 @@ class PostgresStore:
         return self.pool.run(lambda db: self._turns.overflow(db, limit)) if sheds else []
 
     def enlist(self, worker: WorkerRecord) -> None:
-        """Record a worker process."""
-        self._do("enlist", {"id": worker.id, "record": json.dumps(worker), "expires_at": worker.expires_at})
+        """Record a worker process, which hears the time by that and need not ask for it."""
+        values = {"id": worker.id, "record": json.dumps(worker), "expires_at": worker.expires_at}
+        self._told_time(self._all("enlist", values, writes=True))
 
     def dismiss(self, worker_id: str) -> None:
         """Forget a worker process, and those that are long gone."""
