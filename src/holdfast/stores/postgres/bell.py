@@ -243,12 +243,21 @@ class Bell:
                 ears.pgconn.consume_input()
                 while note := ears.pgconn.notifies():
                     message = note.extra.decode()
-                    if self._crowd > _HEED or not message.endswith(_AT_ONCE):
-                        self._next_look = min(self._next_look, self._last_look + max(_SOON, self._rest))
+                    self._look_after(message)
                     rung = self._heed(message, queues) or rung
             except psycopg.Error:
                 return self._deafened()
         return rung
+
+    def _look_after(self, message: str) -> None:
+        """Look soon because of a notification: for what comes due, or, if only a few of us heed it, for what none of
+        them has taken by then.
+        """
+        soon = self._last_look + max(_SOON, self._rest)
+        if not message.endswith(_AT_ONCE):
+            self._next_look = min(self._next_look, soon)
+        elif self._crowd > _HEED:
+            self._next_look = min(self._next_look, max(soon, time.monotonic() + _SOON))
 
     def _deafened(self) -> bool:
         """The connection is gone: what was called meanwhile was missed, so look at once, and listen anew."""
