@@ -217,6 +217,9 @@ class Bell:
             return None
         try:
             ears = self._pool.connect()
+            if self._pool.pooled:  # as it turns out
+                ears.close()
+                return None
             ears.execute(self._sql("listen"))
         except (StoreError, psycopg.Error):
             self._deaf_until = now + 1.0

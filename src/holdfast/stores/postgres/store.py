@@ -62,7 +62,7 @@ _RENEWED = 0.6
 """Seconds after which whoever looks on behalf of all reads the rules again."""
 _LATEST: Micros = 10 * SECOND
 """So long after a lease has ended it may still come into sight: what set it was being committed."""
-_WHOLE = 60
+_WHOLE = 20
 """Of so many looks for ended leases, one looks at all."""
 
 
