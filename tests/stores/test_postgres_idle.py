@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
+from typing import Any
 
 import psycopg
 import pytest
@@ -53,11 +54,11 @@ def open_app(url: str, started: Started) -> Holdfast:
 
 
 @contextmanager
-def crowd(url: str, number: int, started: Started) -> Iterator[list[Holdfast]]:
+def crowd(url: str, number: int, started: Started, **options: Any) -> Iterator[list[Holdfast]]:
     """Run so many workers, until every one has settled down."""
     with ExitStack() as leaving:
         apps = [leaving.enter_context(closing(open_app(url, started))) for _ in range(number)]
-        leaving.enter_context(working(*apps))
+        leaving.enter_context(working(*apps, **options))
         until(lambda: len(apps[0].store.workers()) >= number, "every worker", 60)
         yield apps
 
@@ -126,3 +127,15 @@ def _lateness(url: str, app: Holdfast, started: Started) -> list[float]:
         ahead, (now,) = time.time(), db.execute("SELECT holdfast.micros()").fetchone() or (0,)
     offset = ahead - now / 1_000_000  # of the server's clock, at the least
     return [started.at[str(job.id)] - job.available_at.timestamp() - offset for job in jobs]
+
+
+@pytest.mark.parametrize("number", [2, 12])
+def test_l8_a_job_that_nobody_takes_is_not_called_out_all_the_time(server: Server, url: str, number: int) -> None:
+    started = Started()
+    with server.counted(url) as statements, crowd(url, number, started, queues=["default"]) as apps:
+        threading.Event().wait(3)
+        idle = _rate(statements, 3)
+        apps[0].enqueue("note", {}, queue="unserved")
+        threading.Event().wait(1)
+        more = _rate(statements, 3) - idle
+    assert more <= GOAL, f"{more:.0f} statements a second more than without it"

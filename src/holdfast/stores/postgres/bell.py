@@ -53,6 +53,8 @@ _ANY = "*"
 _AT_ONCE = "."
 """Ends a notification of jobs that may start at once, all of them: where everybody heeds it, nobody need look for what
 comes due."""
+_LED = "!"
+"""Ends a notification by whoever leads, who need not hear of what it called out itself."""
 _LONGEST = 7000
 
 
@@ -89,6 +91,8 @@ class Bell:
         self._next_look = self._last_look = 0.0
         self._took = self._rest = 0.0
         """How long the last look took, and how long to rest between two because they are dear."""
+        self._again = _SOON
+        """Seconds after which to look whether those who were called have taken what there is; ever more of them."""
         self._quiet_since = time.monotonic()
         self._called = 0.0
         self._deaf_until = 0.0
@@ -116,7 +120,7 @@ class Bell:
         if self._closed or self._pid != PROCESS.id or self._still_fresh() > 0:
             return None
         pending, also_later = self._take()
-        return self._message({queue, *pending}, later=later or also_later)
+        return self._message({queue, *pending}, _mark(later=later or also_later))
 
     def missed(self, call: dict[str, str]) -> None:
         """Take back a notification that was not sent after all."""
@@ -253,9 +257,12 @@ class Bell:
         return rung
 
     def _look_after(self, message: str) -> None:
-        """Look soon because of a notification: for what comes due, or, if only a few of us heed it, for what none of
-        them has taken by then.
+        """Look soon because of another's notification: for what comes due, or, if only a few of us heed it, for what
+        none of them has taken by then.
         """
+        if message.endswith(_LED):
+            return
+        self._again = _SOON
         soon = self._last_look + max(_SOON, self._rest)
         if not message.endswith(_AT_ONCE):
             self._next_look = min(self._next_look, soon)
@@ -290,9 +297,12 @@ class Bell:
         if due_in is not None:
             self._next_look = min(self._next_look, time.monotonic() + max(due_in, self._rest / _SHARE))
         if not found:
+            self._again = _SOON
             return False
         if self._crowd > 1:
-            self._call(found, later=True)
+            self._next_look = min(self._next_look, self._last_look + max(self._again, self._rest))
+            self._again = min(_LOOK, 2 * self._again)
+            self._call(found, _LED)
         return queues is None or not set(queues).isdisjoint(found)
 
     def _learn_cost(self, seconds: float) -> None:
@@ -315,20 +325,24 @@ class Bell:
                 time.sleep(left)
             queues, later = self._take()
             if queues:
-                self._call(queues, later=later)
+                self._call(queues, _mark(later=later))
             if self._closed:
                 return
 
-    def _call(self, queues: Collection[str], *, later: bool) -> None:
+    def _call(self, queues: Collection[str], mark: str) -> None:
         """Send a notification, which nobody need wait for the disk for."""
-        parameters = self._message(queues, later=later)
+        parameters = self._message(queues, mark)
         with suppress(StoreError):
             self._pool.run(lambda db: db.execute(self._sql("notify"), parameters), writes=False)
 
-    def _message(self, queues: Collection[str], *, later: bool) -> dict[str, str]:
+    def _message(self, queues: Collection[str], mark: str) -> dict[str, str]:
         names = "\n".join(sorted(queues))
-        nonce = os.urandom(4).hex() + ("" if later else _AT_ONCE)
+        nonce = os.urandom(4).hex() + mark
         return {"channel": self._channel, "message": f"{names if len(names.encode()) < _LONGEST else _ANY}\n{nonce}"}
 
     def _sql(self, name: str) -> LiteralString:
         return sql.statement(self._schema, name)
+
+
+def _mark(*, later: bool) -> str:
+    return "" if later else _AT_ONCE

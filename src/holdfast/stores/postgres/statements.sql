@@ -405,12 +405,12 @@ taken AS (
 )
 SELECT EXISTS (SELECT FROM taken), (SELECT count(*) FROM {schema}.worker, clock WHERE worker.expires_at > clock.now)
 
--- name: next_due
--- When a job can next be claimed, the time, and the queues that have one to be claimed now.
+-- name: outlook
+-- The time, the queues that have a job to be claimed now, and when the first of the other lanes comes due.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now)
-SELECT min(greatest(first.available_at, clock.now)), (SELECT now FROM clock),
-  array_agg(DISTINCT lane.queue) FILTER (WHERE first.available_at <= clock.now)
+SELECT (SELECT now FROM clock), array_agg(DISTINCT lane.queue) FILTER (WHERE first.available_at <= clock.now),
+  min(first.available_at) FILTER (WHERE first.available_at > clock.now)
 FROM lane CROSS JOIN clock CROSS JOIN LATERAL (
   SELECT waiting.available_at FROM {schema}.waiting
   WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)

@@ -51,7 +51,7 @@ from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.settlement import Settlement, completable
 from holdfast.stores.postgres.storing import Storing
 from holdfast.stores.postgres.transaction import HandlerTransaction
-from holdfast.stores.postgres.turns import Turns
+from holdfast.stores.postgres.turns import Outlook, Turns
 
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.SIGNAL, Verb.ARRIVE})
 """After these, somebody who waits may have something to do."""
@@ -374,17 +374,17 @@ class PostgresStore:
         return bool(leads)
 
     def next_due(self, queues: Sequence[str] | None) -> Micros | None:
-        """Give the instant when a job can next be claimed."""
-        return self._next_due(queues)[0]
+        """Give the instant when a job can next be claimed; what is due is so by the time as we reckon it."""
+        outlook = self._outlook(queues)
+        return self.now() if outlook.found else outlook.later
 
-    def _next_due(self, queues: Sequence[str] | None) -> tuple[Micros | None, Micros, list[str]]:
-        """Give the instant, the time now, and the queues that have a job now."""
+    def _outlook(self, queues: Sequence[str] | None) -> Outlook:
         if self._turns.learn():
-            return self.pool.run(lambda db: self._turns.next_due(db, queues))
-        text, names = self._sql("next_due", "all_lanes" if queues is None else "named_lanes"), list(queues or ())
+            return self.pool.run(lambda db: self._turns.outlook(db, queues))
+        text, names = self._sql("outlook", "all_lanes" if queues is None else "named_lanes"), list(queues or ())
         values = {"now": self._given, "limit": 1, "full": [], "queues": names, "most": [1] * len(names)}
-        ((due, now, found),) = self.pool.run(lambda db: db.execute(text, values).fetchall(), writes=False)
-        return due, now, found or []
+        ((now, found, later),) = self.pool.run(lambda db: db.execute(text, values).fetchall(), writes=False)
+        return Outlook(now, found or [], later)
 
     def due_since(self) -> dict[str, Micros]:
         """Give since when the longest waiting job of each queue is due."""
@@ -392,13 +392,13 @@ class PostgresStore:
         return self.pool.run(self._turns.due_since, writes=False)
 
     def _callable(self) -> tuple[list[str], float | None]:
-        """Name the queues that have a job to be claimed; or tell in how many seconds the next one comes due.
+        """Name the queues that have a job to be claimed, and tell in how many seconds the next one comes due.
 
         The rules are read again before they are stale, so that no claim of a waiting job has to wait for that.
         """
         self._turns.learn(_RENEWED)
-        due, now, found = self._next_due(None)
-        return found, None if due is None or due <= now else (due - now) / 1_000_000
+        now, found, later = self._outlook(None)
+        return found, None if later is None else (later - now) / SECOND
 
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until called, or until the timeout."""

@@ -62,6 +62,16 @@ class Known(NamedTuple):
         return self.rules.plan(ALL) is not None
 
 
+class Outlook(NamedTuple):
+    """What there is to be claimed."""
+
+    now: Micros
+    found: list[str]
+    """Queues that have something now."""
+    later: Micros | None
+    """When the next job comes due, as far as those who are due do not stand before it."""
+
+
 class Turns:
     """Whose turn it is, as far as one store object knows."""
 
@@ -317,26 +327,26 @@ class Turns:
             look.draw(gates)
         return rows.claimed(taken, want)
 
-    def next_due(self, db: Connection, queues: Sequence[str] | None) -> tuple[Micros | None, Micros, list[str]]:
-        """Give the instant when a job can next be claimed, the time now, and the queues that have one now."""
+    def outlook(self, db: Connection, queues: Sequence[str] | None) -> Outlook:
+        """Tell what there is to be claimed, now and next."""
         with at_once(db):
-            return self._next_due(db, queues)
+            return self._outlook(db, queues)
 
-    def _next_due(self, db: Connection, queues: Sequence[str] | None) -> tuple[Micros | None, Micros, list[str]]:
+    def _outlook(self, db: Connection, queues: Sequence[str] | None) -> Outlook:
         names = self._names(db, None if queues is None else dict.fromkeys(queues, 1), ())
         ruled = [queue for queue in names if not self.known.plain(queue)]
         rest = [queue for queue in names if queue not in ruled]
-        others = {"now": self._given(), "queues": rest, "most": [1] * len(rest)}
         look = self._look(db, dict.fromkeys(ruled, 1), locks=False)
         gates = look.gates()
         due = {queue: at for queue in ruled if (at := look.next_at(queue, gates, self._glimpsed)) is not None}
         values = {**look.held(), "queues": ruled, "most": [1] * len(ruled), "now": look.now}
         ((later,),) = look.ask("comes_due", values, "not_held" if look.holds else "").fetchall()
-        ((first, _, plain),) = look.ask("next_due", others, "named_lanes").fetchall()
+        others = {"now": look.now, "queues": rest, "most": [1] * len(rest)}
+        ((_, plain, first),) = look.ask("outlook", others, "named_lanes").fetchall()
         found = [queue for queue, at in due.items() if at <= look.now]
         self.stirred(found)
-        found += plain or []
-        return min((at for at in (*due.values(), later, first) if at is not None), default=None), look.now, found
+        nexts = (at for at in (*due.values(), later, first) if at is not None and at > look.now)
+        return Outlook(look.now, found + (plain or []), min(nexts, default=None))
 
     def due_since(self, db: Connection) -> dict[str, Micros]:
         """Give since when the longest waiting job of each queue is due, of those that are not held back."""
