@@ -78,6 +78,13 @@ aws-second: $(READY) ## the same suites on a second pair of emulators, which nee
 	@echo "aws-second: pytest"
 	@$(BIN)/python -m tests.aws.second $(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS_SUITES)
 
+POSTGRES_SUITES := $(foreach suite,conformance races machine,tests/$(suite)/test_postgres.py) \
+	$(patsubst %,tests/stores/test_postgres_%.py,claims lanes marks plans sql storing transactions traps ways workflows)
+
+.PHONY: postgres-versions
+postgres-versions: $(READY) ## the suites of the PostgreSQL store on 14 to 17, for most of which it needs Node
+	@$(BIN)/python -m tests.versions $(BIN)/python -m pytest -q -n 2 --dist worksteal $(POSTGRES_SUITES)
+
 .PHONY: browser
 browser: $(READY) ## the dashboard in Chromium, with screenshots of every page in .artifacts/screenshots
 	@echo "browser: pytest"
@@ -125,7 +132,7 @@ build: $(READY) ## the wheel and the source archive, in dist/
 
 .PHONY: clean
 clean: ## remove all that was built, .venv too
-	@rm -rf .venv .venv-aws .venv-lock .venv-peers .artifacts build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .venv-aws .venv-lock .venv-peers .venv-postgres .artifacts build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 define check_python

@@ -28,7 +28,7 @@ from holdfast.stores.postgres import PostgresStore
 
 LONG = 30.0
 """Seconds after which something that should have happened counts as not happening; the machine may be busy."""
-_SETTINGS = {
+SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "on",
     "full_page_writes": "off",
@@ -60,7 +60,7 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it lets people in."""
-        settings = {**_SETTINGS, "port": self.port, "unix_socket_directories": "''"}
+        settings = {**SETTINGS, "port": self.port, "unix_socket_directories": "''"}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self._control("-l", str(self._found.log), "-o", options, "start")
 

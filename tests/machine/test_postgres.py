@@ -10,4 +10,4 @@ def test_postgres_does_as_the_reference_does(postgres_server: str) -> None:
     def fresh(clock: Clock) -> PostgresStore:
         return PostgresStore(postgres.schema_of(postgres_server), clock)
 
-    compare(fresh, walks=60)  # a walk takes long here
+    compare(fresh, walks=40)  # a walk takes long here

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from holdfast.domain.job import JobRecord
 from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim, Store
 from holdfast.runtime.pace import HORIZON, MOST, Pace
+from holdfast.stores.sqlite import SqliteStore
 from tests.workers import LONG, Working
 
 
@@ -149,6 +151,43 @@ def test_a_queue_never_runs_more_than_its_share(app: Holdfast, working: Working)
         for job in jobs:
             job.result(LONG)
     assert most == 2
+
+
+def test_who_has_its_share_of_a_queue_does_not_look_for_more_all_the_time(
+    app: Holdfast, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @app.job(queue="narrow")
+    def narrow() -> None:
+        begun.set()
+        go.wait(LONG)
+
+    @app.job(queue="wide")
+    def wide() -> None: ...
+
+    looks: list[object] = []
+    monkeypatch.setattr(SqliteStore, "next_due", _noted(SqliteStore.next_due, looks))
+    monkeypatch.setattr(SqliteStore, "exchange", _noted(SqliteStore.exchange, looks))
+    jobs = app.enqueue_many([narrow.prepare() for _ in range(5)])
+    with working(app, queues={"narrow": 1, "wide": 5}):
+        assert begun.wait(LONG)
+        threading.Event().wait(0.2)
+        before = len(looks)
+        threading.Event().wait(1)
+        assert len(looks) - before <= 10
+        assert wide.enqueue().result(LONG) is None
+        go.set()
+        for job in jobs:
+            job.result(LONG)
+
+
+def _noted(method: Callable[..., Any], calls: list[object]) -> Callable[..., Any]:
+    def noted(*given: Any) -> Any:
+        calls.append(given)
+        return method(*given)
+
+    return noted
 
 
 def test_mixed_lanes_share_one_limit(app: Holdfast, working: Working) -> None:

@@ -133,9 +133,9 @@ def _lateness(url: str, app: Holdfast, started: Started) -> list[float]:
 def test_l8_a_job_that_nobody_takes_is_not_called_out_all_the_time(server: Server, url: str, number: int) -> None:
     started = Started()
     with server.counted(url) as statements, crowd(url, number, started, queues=["default"]) as apps:
-        threading.Event().wait(3)
-        idle = _rate(statements, 3)
+        threading.Event().wait(2)
+        idle = _rate(statements, 2)
         apps[0].enqueue("note", {}, queue="unserved")
-        threading.Event().wait(1)
-        more = _rate(statements, 3) - idle
+        threading.Event().wait(0.5)
+        more = _rate(statements, 2) - idle
     assert more <= GOAL, f"{more:.0f} statements a second more than without it"

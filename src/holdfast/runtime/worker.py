@@ -12,7 +12,7 @@ work (`pace`); nothing is held in a worker that the store does not know to be le
 import logging
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from holdfast.client.family import tend
 from holdfast.client.logs import about
@@ -304,14 +304,19 @@ class Worker:
 
     def _wish(self) -> Claim | None:
         room = self._room()
-        if room <= 0:
+        queues = self._open(room)
+        if room <= 0 or queues == {}:
             return None
         lease_id = self._unanswered.pop() if self._unanswered else self._lease_id()
-        if self.queues is None:
-            return Claim(self.id, lease_id, self._settings.lease, room)
-        taken = Counter(attempt.job.queue for attempt in self.held.values()) if self._capped else Counter()
-        queues = {name: room if most is None else min(room, most - taken[name]) for name, most in self.queues.items()}
         return Claim(self.id, lease_id, self._settings.lease, room, queues)
+
+    def _open(self, room: int) -> dict[str, int] | None:
+        """Give how many jobs there is room for in each queue that is not full here; none, if queues do not matter."""
+        if self.queues is None:
+            return None
+        taken = Counter(attempt.job.queue for attempt in self.held.values()) if self._capped else Counter()
+        most = {name: room if most is None else min(room, most - taken[name]) for name, most in self.queues.items()}
+        return {name: room for name, room in most.items() if room > 0}
 
     def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
         if not claimed:
@@ -394,7 +399,7 @@ class Worker:
         if self._finished:
             return
         timeout = CALLED_POLL if called else POLL
-        if not called and self._room() and (due := self._next_due()) is not None:
+        if not called and (due := self._next_wanted()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
         self._resting = called and self._callable
         self._nudge.wait(timeout)
@@ -404,7 +409,7 @@ class Worker:
     def _is_idle(self) -> bool:
         """Tell whether nothing is in hand, on its way or due soon: a trip begun meanwhile may have taken what was."""
         trips = self._trips
-        due = None if self._has_work() else self._next_due()
+        due = None if self._has_work() else self._next_due(self.queues)
         if self._has_work() or (due is not None and due <= self._store.now() + SOON) or self._trips != trips:
             self._idle_since = None
             return False
@@ -436,9 +441,16 @@ class Worker:
         with self._hands:
             return bool(self.held or self._finished or self._asked or self.trouble)
 
-    def _next_due(self) -> Micros | None:
+    def _next_wanted(self) -> Micros | None:
+        """Tell when a job comes due that there is room for."""
+        with self._hands:
+            room = self._room()
+            queues = self._open(room)
+        return None if room <= 0 or queues == {} else self._next_due(queues)
+
+    def _next_due(self, queues: Collection[str] | None) -> Micros | None:
         try:
-            return self._store.next_due(None if self.queues is None else list(self.queues))
+            return self._store.next_due(None if queues is None else list(queues))
         except StoreError as error:
             self._complain(error)
             return None
