@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.job import NewJob
 from holdfast.domain.moments import SECOND
-from holdfast.port.store import Claim
+from holdfast.port.store import UPKEEP, Claim
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.bell import Bell
 
@@ -52,6 +52,22 @@ def test_dear_looks_are_made_seldom_and_one_that_was_slow_by_accident_changes_no
     assert bell._next_look - bell._last_look == usual, "who is idle looks as often as ever"
     assert look(5.0) == usual
     assert look(0.001) == usual
+
+
+def test_what_nobody_takes_is_called_out_less_and_less_often(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
+    bell.told_leader(UPKEEP, leads=True, term=60, crowd=5)
+
+    def look(found: list[str], due_in: float | None = None) -> float:
+        monkeypatch.setattr(bell, "_due", lambda: (found, due_in))
+        return rest(bell)
+
+    usual = look([])
+    assert [look(["unserved"]) for _ in range(6)] == pytest.approx([0.02, 0.04, 0.08, 0.16, usual, usual])
+    assert look(["unserved"], due_in=0.1) == pytest.approx(0.1), "what comes due is looked for all the same"
+    assert look(["unserved"], due_in=0.001) == pytest.approx(0.02)
+    look([])
+    assert look(["unserved"]) == pytest.approx(0.02), "this is another one"
 
 
 def test_whoever_takes_jobs_is_busy(postgres_url: str) -> None:

@@ -295,7 +295,8 @@ class Bell:
         self._learn_cost(time.monotonic() - self._last_look)
         self._next_look = self._last_look + max(_LOOK, self._rest)
         if due_in is not None:
-            self._next_look = min(self._next_look, time.monotonic() + max(due_in, self._rest / _SHARE))
+            soonest = max(self._rest / _SHARE, _SOON if found else 0.0)
+            self._next_look = min(self._next_look, time.monotonic() + max(due_in, soonest))
         if not found:
             self._again = _SOON
             return False
