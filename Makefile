@@ -58,9 +58,9 @@ AWS_QUICK := $(patsubst %,tests/aws/test_%.py,doors lambda messages reader_000 r
 AWS_LONG := $(filter-out $(AWS_QUICK),$(wildcard tests/aws/test_*.py)) $(AWS_SUITES)
 
 .PHONY: unit
-unit: $(READY) ## pytest, two tests at once, without the long runs: chaos, mutants, browser, and most of aws
+unit: $(READY) ## pytest, three tests at once, without the long runs: chaos, mutants, browser, and most of aws
 	@echo "unit: pytest"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS_LONG:%=--ignore=%)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not aws" --ignore=tests/chaos --ignore=tests/mutants --ignore=tests/browser $(AWS_LONG:%=--ignore=%)
 
 .PHONY: again
 again: $(READY) ## the tests that failed last, once more, one at a time
