@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 
 from holdfast.domain.job import NewJob
-from holdfast.domain.moments import SECOND
 from holdfast.port.store import UPKEEP, Claim
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.bell import Bell
@@ -76,12 +75,3 @@ def test_whoever_takes_jobs_is_busy(postgres_url: str) -> None:
         store.insert([[("0192f1e5-aaaa-7000-8000-000000000001", NewJob("noop", "{}"))]])
         assert store.claim(Claim("somebody", "lease", 60_000_000, 1))
         assert store._bell._busy()
-
-
-def test_what_is_due_is_so_by_a_clock_that_is_behind(postgres_url: str) -> None:
-    with closing(PostgresStore(postgres_url)) as store:
-        store.insert([[("0192f1e5-aaaa-7000-8000-000000000001", NewJob("noop", "{}"))]])
-        store._offset = (time.monotonic(), store.now() - 5 * SECOND)
-        due = store.next_due(None)
-        assert due is not None
-        assert due <= store.now()

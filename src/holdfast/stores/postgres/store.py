@@ -48,6 +48,7 @@ from holdfast.stores.postgres.claiming import Claims
 from holdfast.stores.postgres.marks import START
 from holdfast.stores.postgres.pages import list_pages, read_page, remove_page, write_page
 from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.reckoning import Reckoning
 from holdfast.stores.postgres.settlement import Settlement, completable
 from holdfast.stores.postgres.storing import Storing
 from holdfast.stores.postgres.transaction import HandlerTransaction
@@ -55,9 +56,6 @@ from holdfast.stores.postgres.turns import Outlook, Turns
 
 _MAKES_CLAIMABLE = frozenset({Verb.REDRIVE, Verb.RELEASE, Verb.SUBMIT, Verb.REAP, Verb.SIGNAL, Verb.ARRIVE})
 """After these, somebody who waits may have something to do."""
-_FRESH = 150.0
-"""Seconds for which the server's clock is reckoned from this machine's, before it is read again: a worker that enlists
-anew every minute never has to."""
 _RENEWED = 0.6
 """Seconds after which whoever looks on behalf of all reads the rules again."""
 _LATEST: Micros = 10 * SECOND
@@ -86,7 +84,7 @@ class PostgresStore:
         self._clock = clock
         self.pool = Pool(self.address)
         self._schema = self.address.schema
-        self._offset: tuple[float, Micros] | None = None
+        self._reckoning = Reckoning()
         self._turns = Turns(self.pool, lambda: self._given)
         self._claims = Claims(self.pool, self._turns, lambda: self._given)
         self._reaped: Micros = START.at
@@ -100,15 +98,14 @@ class PostgresStore:
         """Give the server's time, reckoned from this machine's clock between two looks at it."""
         if self._clock is not None:
             return self._clock.now()
-        here = time.monotonic()
-        if self._offset is None or here - self._offset[0] > _FRESH:
-            return self._told_time(self._all("now", {}))
-        return self._offset[1] + int((here - self._offset[0]) * 1_000_000)
+        reckoned = self._reckoning.now()
+        return self._told_time("now", {}) if reckoned is None else reckoned
 
-    def _told_time(self, answer: list[Any]) -> Micros:
-        ((there,),) = answer
-        self._offset = (time.monotonic(), there)
-        return int(there)
+    def _told_time(self, name: str, parameters: dict[str, Any], *, writes: bool = False) -> Micros:
+        """Run a statement that tells the time."""
+        began = time.monotonic()
+        ((there,),) = self._all(name, parameters, writes=writes)
+        return self._reckoning.asked(began, there)
 
     @property
     def _given(self) -> Micros | None:
@@ -151,6 +148,8 @@ class PostgresStore:
         else:
             answers = [Answer.OK] * len(moves)
         done, claimed = self._claims.trip(completes, want)
+        if claimed:
+            self._reckoning.heard(claimed[0].updated_at)
         if len(done) < len(completes):
             rest = {move.id: move for move in completes if move.id not in done}
             late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
@@ -352,7 +351,7 @@ class PostgresStore:
     def enlist(self, worker: WorkerRecord) -> None:
         """Record a worker process, which hears the time by that and need not ask for it."""
         values = {"id": worker.id, "record": json.dumps(worker), "expires_at": worker.expires_at}
-        self._told_time(self._all("enlist", values, writes=True))
+        self._told_time("enlist", values, writes=True)
 
     def dismiss(self, worker_id: str) -> None:
         """Forget a worker process, and those that are long gone."""
