@@ -79,6 +79,35 @@ def test_what_is_in_another_queue_is_taken_when_the_only_lane_is_empty(store: Po
     assert claimed(store, 9) == again
 
 
+def test_a_lane_that_has_run_empty_is_still_the_only_one(store: PostgresStore) -> None:
+    fill(store, 1)
+    for _ in range(3):
+        (job,) = store.claim(wish(9))
+        assert store.exchange(done([job]), wish(9)) == ([Answer.OK], [])
+        assert store._claims.marks.alone(time.monotonic()) is not None
+        fill(store, 1)
+
+
+@pytest.mark.parametrize("late", ["other", "default"])
+def test_a_trip_that_finds_the_only_lane_empty_looks_elsewhere(store: PostgresStore, late: str) -> None:
+    fill(store, 1)
+    (job,) = store.claim(wish(9))
+    elsewhere = fill(store, 2, queue=late, priority=3)
+    answers, found = store.exchange(done([job]), wish(9))
+    assert answers == [Answer.OK]
+    assert [job.id for job in found] == elsewhere
+    assert list(store.check()) == []
+
+
+def test_whoever_is_called_in_vain_again_and_again_looks_round_at_once(store: PostgresStore) -> None:
+    fill(store, 1)
+    assert len(claimed(store, 1)) == 1
+    assert claimed(store, 1) == []
+    assert store._claims.marks.alone(time.monotonic()) is not None
+    assert claimed(store, 1) == []
+    assert store._claims.marks.alone(time.monotonic()) is None
+
+
 def test_the_only_lane_is_left_alone_while_its_queue_is_paused(store: PostgresStore) -> None:
     ids = fill(store, 6)
     assert claimed(store, 2) == ids[:2]

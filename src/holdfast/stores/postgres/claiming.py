@@ -11,7 +11,7 @@ from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Move
 from holdfast.port.store import Claim
-from holdfast.stores.postgres import rows, sql
+from holdfast.stores.postgres import arrays, rows, sql
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.rounds import Round, stood
@@ -27,8 +27,8 @@ Done = tuple[set[str], list[JobRecord]]
 _FEW = 100
 """So few jobs at the most are claimed the shortest way: there is nothing to do, so one is what comes."""
 _MOMENT = 1.0
-_STOOD = -2
-"""Where a row tells how the turn stood, if the claim went round."""
+_TOLD = -2
+"""Where a row tells something besides: how the turn stood, or that there is nothing."""
 
 
 class Look(NamedTuple):
@@ -39,7 +39,11 @@ class Look(NamedTuple):
     front: bool
     """It looks from the front of its lanes, and not from the marks."""
     lone: bool = False
-    """It takes nothing if there is a second lane."""
+    """It takes nothing if there is a second lane; and tells whether there is nothing at all, if it completes others."""
+
+    def is_short(self, completes: Sequence[Move]) -> bool:
+        """Tell whether it can be sent the shortest way: it brings few jobs, and no value of it needs a driver."""
+        return not completes and self.parameters["limit"] <= _FEW and list not in map(type, self.parameters.values())
 
 
 class Claims:
@@ -108,7 +112,7 @@ class Claims:
             return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
         asked = self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
-        if asked.lone and not completes and want.limit <= _FEW:
+        if asked.is_short(completes):
             found: list[Any] | None = swiftly(asked.statement).rows(db, asked.parameters)
         else:
             found = self._sent(db, asked, completes)
@@ -116,10 +120,10 @@ class Claims:
             return Settlement(db, self._schema, self._given()).complete(completes), []
         done = completed(completes, found) if completes else set()
         claimed = rows.claimed(found, want)
-        if asked.lone and not claimed:
-            self.marks.not_alone(time.monotonic())
-            asked = self.look(want)
+        if asked.lone and not claimed and not (completes and found[0][_TOLD]):
+            asked = look(self._schema, want, self.marks, self._given(), None, around=True)
             claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
+            self.marks.in_vain(time.monotonic(), elsewhere=bool(claimed))
         if want.id is None:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
         return done, claimed
@@ -134,8 +138,8 @@ class Claims:
         done = completed(completes, found) if completes else set()
         claimed = rows.claimed(found, want)
         if not claimed:  # nothing is due, or not enough to spare
-            if asked.lone:
-                self.marks.not_alone(time.monotonic())
+            if asked.lone and not (completes and found[0][_TOLD]):
+                self.marks.in_vain(time.monotonic(), elsewhere=True)
             return done, self._by_rules(db, (), want)[1]
         waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
         self.marks.took(claimed, want.limit, waited, front=asked.front)
@@ -152,7 +156,7 @@ class Claims:
         if found is None:
             return Settlement(db, self._schema, self._given()).complete(completes), []
         done = completed(completes, found) if completes else set()
-        claimed, told = rows.claimed(found, want), stood(found[0][_STOOD])
+        claimed, told = rows.claimed(found, want), stood(found[0][_TOLD])
         moved = told.certain and told.chosen > len(claimed) == 0 and not way.waits  # the turn, by somebody else
         self._turns.went(way, certain=told.certain, moved=moved)
         if claimed or (told.certain and not told.chosen):
@@ -201,13 +205,20 @@ class Claims:
 
 
 def look(
-    schema: str, want: Claim, marks: Marks, now: Micros | None, ends: str | None, *, spare: Spare | None = None
+    schema: str,
+    want: Claim,
+    marks: Marks,
+    now: Micros | None,
+    ends: str | None,
+    *,
+    spare: Spare | None = None,
+    around: bool = False,
 ) -> Look:
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front; and
-    only as long as the limits of its queue leave so much to `spare`.
+    only as long as the limits of its queue leave so much to `spare`. One that looks `around` finds every lane.
     """
     here = time.monotonic()
-    lanes, alone = marks.lanes(here), marks.alone(here)
+    lanes, alone = (None, None) if around else (marks.lanes(here), marks.alone(here))
     shared = _shared(want, now)
     text = partial(sql.statement, schema, ends=ends)
     if spare is not None:
@@ -228,7 +239,7 @@ def look(
         parameters = {**shared, **_lone(alone, most, START, marks)}
         return Look(text("claim_lone", part), parameters, front=True, lone=True)
     if named is None:
-        return Look(text("claim", "all_lanes"), {**shared, "full": list(want.full)}, front=True)
+        return Look(text("claim", "all_lanes"), {**shared, "full": arrays.texts(list(want.full))}, front=True)
     return Look(text("claim", "named_lanes"), {**shared, **_named(want)}, front=True)
 
 
@@ -248,7 +259,7 @@ def _marked(marked: Sequence[tuple[Lane, int, Mark]]) -> dict[str, Any]:
 
 def _named(want: Claim) -> dict[str, Any]:
     named = {queue: min(most, want.limit) for queue, most in (want.queues or {}).items() if most > 0}
-    return {"queues": list(named), "most": list(named.values())}
+    return {"queues": arrays.texts(list(named)), "most": arrays.numbers(list(named.values()))}
 
 
 def _lone(lane: Lane, most: int, mark: Mark, marks: Marks) -> dict[str, Any]:

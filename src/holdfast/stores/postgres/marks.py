@@ -26,7 +26,7 @@ _PER_JOB = 0.0001
 _OVERHEAD = 20
 """A trip takes as long as so many jobs, besides those it brings."""
 _APART = 1.0
-"""Seconds for which a lane that turned out not to be the only one, or to be empty, is not taken for that again."""
+"""Seconds for which a lane that turned out not to be the only one, or to be in vain, is not taken for that again."""
 _CAREFUL = 16
 """Of so many claims in a crowd, one also tries what seems to be in somebody's hands."""
 
@@ -60,6 +60,8 @@ class Marks:
         self._per_job = _PER_JOB
         self._alone: Lane | None = None
         self._not_alone = 0.0
+        self._vain = 0
+        """How often in a row the only lane gave nothing, and nothing else did."""
         self._until_careful = 0
 
     def lanes(self, now: float) -> dict[Lane, Mark] | None:
@@ -76,9 +78,13 @@ class Marks:
         """Give the lane that may be the only one: the last look from the front took jobs of it alone."""
         return self._alone if now - self._not_alone >= _APART else None
 
-    def not_alone(self, now: float) -> None:
-        """Learn that it is not."""
-        self._alone, self._not_alone = None, now
+    def in_vain(self, now: float, *, elsewhere: bool) -> None:
+        """Learn that it gave nothing, and whether there was something `elsewhere`: then it is not the only one. Whoever
+        finds nothing again and again is one of many who are called for the same job, and had better look once.
+        """
+        self._vain += 1
+        if elsewhere or self._vain > 1:
+            self._alone, self._not_alone, self._vain = None, now, 0
 
     def careful(self) -> bool:
         """Tell whether it is time to try every job: the first time, now and then, and after a failure."""
@@ -109,6 +115,7 @@ class Marks:
         if last:
             one, *others = last.values()
             self._alone = None if others else _lane(one)
+            self._vain = 0
         extra = seconds - self._per_job * size
         self._dear = self._dear + 1 if extra > _FREE else 0
         self._cost = extra if self._dear >= (1 if self._many else _TIMES) else 0.0

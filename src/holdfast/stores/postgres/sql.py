@@ -37,6 +37,8 @@ _ENDING = {
     "besides": ") ON TRUE",
 }
 """What stands in a statement that claims, and in one that completes as well."""
+_ONLY = ("alone", "alone_in_queue")
+"""The parts of a statement that claims from what may be the only lane."""
 
 
 def _select(place: str, source: str, condition: str) -> str:
@@ -82,7 +84,8 @@ def statement(
         home = "taken.queue" if name in ("claim", "claim_lone") else _RAW["one_home" if alone else "home"]
         text = text.replace("{home}", home)
         ending = _ENDING if ends is not None else _ROUND if name == "claim_round" else _ALONE
-        for place, block in (ending | _bounds(name, within=within, draws=draws)).items():
+        told = _RAW["stood"] if name == "claim_round" else _RAW["empty"] if ends is not None and part in _ONLY else ""
+        for place, block in (ending | _bounds(name, within=within, draws=draws) | {"told": told}).items():
             text = text.replace(f"{{{place}}}", block)
     text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
     return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
@@ -90,13 +93,11 @@ def statement(
 
 def _bounds(name: str, *, within: bool, draws: bool) -> dict[str, str]:
     """Give what stands in a statement that claims for what keeps it within limits."""
-    if name == "claim_round":
-        return {"within": "", "allowed": "", "stood": _RAW["stood"]}
-    if not within:
-        return {"within": "", "allowed": "", "stood": ""}
+    if not within or name == "claim_round":
+        return {"within": "", "allowed": ""}
     if not draws:
-        return {"within": f"{_RAW['within']}\n", "allowed": _RAW["allowed"], "stood": ""}
-    return {"within": f"{_RAW['within']}\n{_RAW['drawn']}\n", "allowed": _RAW["allowed_by_drawn"], "stood": ""}
+        return {"within": f"{_RAW['within']}\n", "allowed": _RAW["allowed"]}
+    return {"within": f"{_RAW['within']}\n{_RAW['drawn']}\n", "allowed": _RAW["allowed_by_drawn"]}
 
 
 @cache

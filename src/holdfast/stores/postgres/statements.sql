@@ -254,6 +254,11 @@ AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE (other.queue, other.
 AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE other.queue = CAST(%(queue)s AS text) AND other.rank < CAST(%(rank)s AS bigint))
     AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE other.queue = CAST(%(queue)s AS text) AND other.rank > CAST(%(rank)s AS bigint))
 
+-- name: empty
+-- Whether there is nothing for this claim, neither in the lane that may be the only one nor elsewhere: then nobody need look any further. A
+-- claim that completes others tells so; one that does not was called, and will find something: it does not pay for telling.
+CAST(NOT EXISTS (SELECT FROM first) {more} AS integer),
+
 -- name: leased
 -- What a claim got whose answer never came.
 SELECT {running_columns} FROM {schema}.running AS place
@@ -306,7 +311,7 @@ counted AS (
 SELECT {envelope}, taken.expires_at, job.steps_total, taken.available_at, taken.now, job.parent::text, job.code_version, taken.flow,
   CASE WHEN (taken.past).version > 1 OR (taken.past).step_cursor > 0 THEN CAST(json_build_array((taken.past).version, (taken.past).generation, (taken.past).attempt,
     (taken.past).crashes, (taken.past).token, (taken.past).started_at, (taken.past).failure_code, (taken.past).failure_message,
-    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {stood}{unwritten}
+    (taken.past).failure_retryable, (taken.past).step_cursor) AS text) END, {told}{unwritten}
 FROM {beside} taken CROSS JOIN LATERAL (SELECT * FROM {schema}.job WHERE job.id = taken.job_id OFFSET 0) AS job {besides}
 
 -- name: read
