@@ -99,6 +99,33 @@ def test_a_trip_that_finds_the_only_lane_empty_looks_elsewhere(store: PostgresSt
     assert list(store.check()) == []
 
 
+@pytest.mark.parametrize("queues", [None, {"default": 9, "other": 9}])
+def test_a_look_round_the_lanes_asks_nobody_for_what_others_hold(
+    store: PostgresStore, db: psycopg.Connection[Any], queues: dict[str, int] | None
+) -> None:
+    usual, other = fill(store, 8), fill(store, 2, queue="other")
+    assert claimed(store, 1, queues) == usual[:1]  # the first claim of a store object tries all
+    store._claims.marks.in_vain(time.monotonic(), elsewhere=True)
+    with db.transaction(force_rollback=True):
+        db.execute("SELECT FROM waiting WHERE job_id = ANY (%s) FOR UPDATE", [usual[1:6]])
+        assert claimed(store, 3, queues) == [*usual[6:], other[0]]
+        assert claimed(store, 3, queues) == other[1:]
+        assert claimed(store, 3, queues) == []
+    assert claimed(store, 9, queues) == usual[1:6], "what the rollback left was passed over"
+    assert list(store.check()) == []
+
+
+def test_whoever_sees_that_another_leads_waits_for_nobody(store: PostgresStore, db: psycopg.Connection[Any]) -> None:
+    with closing(PostgresStore(store.url)) as second:
+        assert store.lead("upkeep", "first", LEASE)
+        with db.transaction(force_rollback=True):
+            db.execute("SELECT FROM role FOR UPDATE")
+            assert not second.lead("upkeep", "second", LEASE)
+        assert store.lead("upkeep", "first", 0)
+        with closing(PostgresStore(store.url)) as third:
+            assert third.lead("upkeep", "third", LEASE)
+
+
 def test_whoever_is_called_in_vain_again_and_again_looks_round_at_once(store: PostgresStore) -> None:
     fill(store, 1)
     assert len(claimed(store, 1)) == 1

@@ -124,6 +124,8 @@ class Claims:
             asked = look(self._schema, want, self.marks, self._given(), None, around=True)
             claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
             self.marks.in_vain(time.monotonic(), elsewhere=bool(claimed))
+        if not claimed and not asked.lone:
+            self.marks.found_nothing()
         if want.id is None:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
         return done, claimed
@@ -215,12 +217,14 @@ def look(
     around: bool = False,
 ) -> Look:
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front; and
-    only as long as the limits of its queue leave so much to `spare`. One that looks `around` finds every lane.
+    only as long as the limits of its queue leave so much to `spare`. One that looks `around` finds every lane, and what
+    seems to be in somebody's hands.
     """
     here = time.monotonic()
     lanes, alone = (None, None) if around else (marks.lanes(here), marks.alone(here))
     shared = _shared(want, now)
-    text = partial(sql.statement, schema, ends=ends)
+    careful = marks.careful() or around or spare is not None  # rules lock what does not go after all
+    text = partial(sql.statement, schema, ends=ends, careful=careful)
     if spare is not None:
         text = partial(text, within=True, counted=spare.running is not None, draws=spare.full_in is not None)
         shared |= {**spare._asdict(), "home": next(iter(want.queues or ()))}
@@ -229,14 +233,14 @@ def look(
     if lanes is not None and (marked := _wanted(lanes, want)):
         if len(marked) == 1:
             lane, most, mark = marked[0]
-            return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark, marks)}, front=False)
+            return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark)}, front=False)
         return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False)
     marks.looks(here)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"
         most = want.limit if named is None else min(named[alone.queue], want.limit)
-        parameters = {**shared, **_lone(alone, most, START, marks)}
+        parameters = {**shared, **_lone(alone, most, START)}
         return Look(text("claim_lone", part), parameters, front=True, lone=True)
     if named is None:
         return Look(text("claim", "all_lanes"), {**shared, "full": arrays.texts(list(want.full))}, front=True)
@@ -262,9 +266,8 @@ def _named(want: Claim) -> dict[str, Any]:
     return {"queues": arrays.texts(list(named)), "most": arrays.numbers(list(named.values()))}
 
 
-def _lone(lane: Lane, most: int, mark: Mark, marks: Marks) -> dict[str, Any]:
-    place = {"queue": lane.queue, "rank": lane.rank, "mark_at": mark.at, "mark_id": mark.id}
-    return {**place, "limit": most, "careful": marks.careful()}
+def _lone(lane: Lane, most: int, mark: Mark) -> dict[str, Any]:
+    return {"queue": lane.queue, "rank": lane.rank, "mark_at": mark.at, "mark_id": mark.id, "limit": most}
 
 
 def _wanted(lanes: dict[Lane, Mark], want: Claim) -> list[tuple[Lane, int, Mark]]:

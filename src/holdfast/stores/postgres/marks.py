@@ -91,6 +91,10 @@ class Marks:
         self._until_careful = (self._until_careful or _CAREFUL) - 1
         return self._until_careful == _CAREFUL - 1
 
+    def found_nothing(self) -> None:
+        """Learn that nothing was free: the next claim also tries what is not."""
+        self._until_careful = 0
+
     def failed(self) -> None:
         """Learn that a claim failed: what it held looks as if somebody had it, and what it saw is not known."""
         self._until_careful = 0

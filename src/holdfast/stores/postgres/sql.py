@@ -71,11 +71,13 @@ def statement(
     within: bool = False,
     draws: bool = False,
     ends: str | None = None,
+    careful: bool = True,
 ) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
     moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`; `alone` says that
     they are of one queue, `within` that none is claimed unless limits are far from full, and `draws` that a token is
-    taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them.
+    taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them. One
+    that is not `careful` tries only what is certainly in nobody's hands.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
@@ -85,7 +87,8 @@ def statement(
         text = text.replace("{home}", home)
         ending = _ENDING if ends is not None else _ROUND if name == "claim_round" else _ALONE
         told = _RAW["stood"] if name == "claim_round" else _RAW["empty"] if ends is not None and part in _ONLY else ""
-        for place, block in (ending | _bounds(name, within=within, draws=draws) | {"told": told}).items():
+        bounds = _bounds(name, within=within, draws=draws) | _tried(name, careful=careful)
+        for place, block in (bounds | ending | {"told": told}).items():
             text = text.replace(f"{{{place}}}", block)
     text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
     return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
@@ -98,6 +101,21 @@ def _bounds(name: str, *, within: bool, draws: bool) -> dict[str, str]:
     if not draws:
         return {"within": f"{_RAW['within']}\n", "allowed": _RAW["allowed"]}
     return {"within": f"{_RAW['within']}\n{_RAW['drawn']}\n", "allowed": _RAW["allowed_by_drawn"]}
+
+
+def _tried(name: str, *, careful: bool) -> dict[str, str]:
+    """Give what stands in a statement that claims for which rows it tries."""
+    lone = name == "claim_lone"
+    if not careful:
+        free = _RAW["free"].replace("{free}", "(SELECT free FROM first)" if lone else "lane.free")
+        return {"first": _RAW["claim_first"], "open": "open", "seen": free, "tried": free, "edge": ""}
+    edges = (
+        ("(SELECT available_at FROM edge)", "(SELECT job_id FROM edge)")
+        if lone
+        else ("edge.available_at", "edge.job_id")
+    )
+    tried = _RAW["tried"].replace("{edge_at}", edges[0]).replace("{edge_id}", edges[1])
+    return {"first": "", "open": "lane", "seen": "TRUE", "tried": tried, "edge": _RAW.get(f"{name}_edge", "")}
 
 
 @cache

@@ -185,13 +185,14 @@ lane (queue, most, rank, mark_at, mark_id) AS MATERIALIZED (
 -- lane needs no sharing out, and then `seen` and `share` are not even looked at.
 WITH {lanes},
 clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
-{ends}seen AS MATERIALIZED (
+{ends}{first}seen AS MATERIALIZED (
   SELECT lane.queue, lane.rank, best.available_at, best.job_id, lane.most,
     row_number() OVER (PARTITION BY lane.queue ORDER BY lane.rank, best.available_at, best.job_id) AS nth
-  FROM lane CROSS JOIN LATERAL (
+  FROM {open} AS lane CROSS JOIN LATERAL (
     SELECT waiting.available_at, waiting.job_id FROM {schema}.waiting
     WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+      AND {seen}
     ORDER BY waiting.available_at, waiting.job_id LIMIT lane.most
   ) AS best
 ),
@@ -201,17 +202,19 @@ share AS MATERIALIZED (
   ) AS first GROUP BY queue, rank
 ),
 picked AS MATERIALIZED (
-  SELECT found.place, found.job_id FROM lane
+  SELECT found.place, found.job_id FROM {open} AS lane
   CROSS JOIN LATERAL (
     SELECT CASE
       WHEN (SELECT count(*) FROM lane) = 1 THEN least(lane.most, CAST(%(limit)s AS integer))
       ELSE coalesce((SELECT share.jobs FROM share WHERE share.queue = lane.queue AND share.rank = lane.rank), 0)
     END AS jobs
   ) AS room
+  {edge}
   CROSS JOIN LATERAL (
     SELECT waiting.ctid AS place, waiting.job_id FROM {schema}.waiting
     WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
+      AND {tried}
     ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs FOR UPDATE SKIP LOCKED
   ) AS found
   WHERE {ended}
@@ -221,10 +224,6 @@ picked AS MATERIALIZED (
 -- name: claim_lone
 -- The same where all that waits is of one lane, which is the most common: one that a claim has met before. If any other is there, or the
 -- queue is paused, nothing is taken, and the claim goes the longer way.
---
--- If the first job is in somebody's hands, there may be a crowd. Whether a row is locked is dear to find out when others ask as well; that
--- nobody ever touched it shows by its xmax. So only such rows are tried then. What an aborted transaction has left is passed over until a
--- claim is `careful`.
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 {ends}first AS MATERIALIZED (
   SELECT waiting.available_at, waiting.job_id, waiting.xmax = '0' AS free FROM {schema}.waiting
@@ -235,15 +234,50 @@ WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.mi
     {more}
   ORDER BY waiting.available_at, waiting.job_id LIMIT 1
 ),
-picked AS MATERIALIZED (
+{edge}picked AS MATERIALIZED (
   SELECT waiting.ctid AS place FROM {schema}.waiting
   WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
     AND (waiting.available_at, waiting.job_id) >= ((SELECT available_at FROM first), (SELECT job_id FROM first))
     AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-    AND ((SELECT free OR CAST(%(careful)s AS boolean) FROM first) OR waiting.xmax = '0')
+    AND {tried}
   ORDER BY waiting.available_at, waiting.job_id LIMIT CAST(%(limit)s AS integer) FOR UPDATE SKIP LOCKED
 ),
 {taken}
+
+-- name: free
+-- If a lane's first job is in somebody's hands, there may be a crowd, and thousands of its jobs in somebody's hands. To find out whether a row
+-- is locked takes four turns at the server's table of locks, where a crowd stands in line; that nobody ever touched a row shows by its xmax. So
+-- only such rows are tried then.
+({free} OR waiting.xmax = '0')
+
+-- name: tried
+-- What an aborted transaction has left does not look free. A claim that is `careful` tries all rows of the front, as many as it wants and a
+-- hundred: what was left comes there while others pass over it.
+(waiting.xmax = '0' OR {edge_at} IS NULL OR (waiting.available_at, waiting.job_id) <= ({edge_at}, {edge_id}))
+
+-- name: claim_first
+open AS MATERIALIZED (
+  SELECT lane.*, first.free FROM lane CROSS JOIN LATERAL (
+    SELECT waiting.xmax = '0' AS free FROM {schema}.waiting
+    WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+    ORDER BY waiting.available_at, waiting.job_id LIMIT 1
+  ) AS first
+),
+
+-- name: claim_edge
+LEFT JOIN LATERAL (
+    SELECT waiting.available_at, waiting.job_id FROM {schema}.waiting
+    WHERE waiting.queue = lane.queue AND waiting.rank = lane.rank AND (waiting.available_at, waiting.job_id) > (lane.mark_at, lane.mark_id)
+    ORDER BY waiting.available_at, waiting.job_id OFFSET CAST(%(limit)s AS integer) + 100 LIMIT 1
+  ) AS edge ON TRUE
+
+-- name: claim_lone_edge
+edge AS MATERIALIZED (
+  SELECT waiting.available_at, waiting.job_id FROM {schema}.waiting
+  WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
+    AND (waiting.available_at, waiting.job_id) > ((SELECT available_at FROM first), (SELECT job_id FROM first))
+  ORDER BY waiting.available_at, waiting.job_id OFFSET CAST(%(limit)s AS integer) + 100 LIMIT 1
+),
 
 -- name: alone
 -- No other lane in the whole table.
@@ -400,10 +434,12 @@ DELETE FROM {schema}.worker WHERE id = %(id)s OR expires_at <= coalesce(CAST(%(n
 SELECT record FROM {schema}.worker WHERE expires_at > coalesce(CAST(%(now)s AS bigint), {schema}.micros()) ORDER BY id
 
 -- name: lead
--- Tells whether the role is ours now, and how many workers there are: the more, the less often each need ask.
+-- Tells whether the role is ours now, and how many workers there are: the more, the less often each need ask. Whoever sees that another has
+-- it writes nothing: they would wait in line for the one row.
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 taken AS (
   INSERT INTO {schema}.role AS held SELECT %(name)s, %(owner)s, clock.now + CAST(%(term)s AS bigint) FROM clock
+  WHERE NOT EXISTS (SELECT FROM {schema}.role AS other WHERE other.name = %(name)s AND other.owner <> %(owner)s AND other.expires_at > clock.now)
   ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
   WHERE held.owner = excluded.owner OR held.expires_at <= (SELECT now FROM clock)
   RETURNING owner
