@@ -50,9 +50,11 @@ class Sizes(NamedTuple):
     """Seconds for which a transaction is left open."""
     watched: float = 60.0
     """Seconds for which idle workers are watched."""
+    crowd: int = 200_000
+    """Jobs for a crowd: a hundred trips for each of 200 workers, so that how they begin and end does not decide."""
 
 
-SHORT = Sizes(10_000, 100_000, 10_000, 100_000, 1, 20.0, 30.0)
+SHORT = Sizes(10_000, 100_000, 10_000, 100_000, 1, 20.0, 30.0, 50_000)
 
 
 class Scale:
@@ -166,7 +168,7 @@ class Scale:
         yield Line("200 workers on one queue, against 200 bare loops", *typical(both), "jobs/s")
 
     def _crowd(self, where: Place, workers: int) -> float:
-        jobs = self._sizes.jobs
+        jobs = self._sizes.crowd
         with where.fresh() as url:
             fill(url, _LEARN * BATCH * workers)
             with crew(_crew("loop", workers), _environment(url), _PROCESSES) as loops:
