@@ -13,12 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast import Holdfast
 from holdfast.domain import lifecycle
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import Failure, JobRecord, NewJob, Retention, State
 from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import PostgresStore, arrays
+from holdfast.stores.postgres.claiming import Claims
+from tests.workers import LONG, running
 
 LEASE = 60_000_000
 
@@ -88,6 +91,31 @@ def test_a_lane_that_has_run_empty_is_still_the_only_one(store: PostgresStore) -
         fill(store, 1)
 
 
+def test_jobs_that_come_one_by_one_are_claimed_the_short_way(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: Counter[str] = Counter()
+    claim = Claims._by_order
+
+    def counted(claims: Claims, *asked: Any) -> Any:
+        way = "long" if claims.marks.alone(time.monotonic()) is None else "short"
+        done = claim(claims, *asked)
+        ways[way] += len(done[1])
+        return done
+
+    monkeypatch.setattr(Claims, "_by_order", counted)
+    with closing(Holdfast(postgres_url)) as app:
+
+        @app.job
+        def double(n: int) -> int:
+            return 2 * n
+
+        with running(app):
+            for n in range(30):
+                assert double.enqueue(n).result(timeout=LONG) == 2 * n
+    assert ways["short"] >= 25, ways
+
+
 @pytest.mark.parametrize("late", ["other", "default"])
 def test_a_trip_that_finds_the_only_lane_empty_looks_elsewhere(store: PostgresStore, late: str) -> None:
     fill(store, 1)
@@ -105,7 +133,7 @@ def test_a_look_round_the_lanes_asks_nobody_for_what_others_hold(
 ) -> None:
     usual, other = fill(store, 8), fill(store, 2, queue="other")
     assert claimed(store, 1, queues) == usual[:1]  # the first claim of a store object tries all
-    store._claims.marks.in_vain(time.monotonic(), elsewhere=True)
+    store._claims.marks.not_alone(time.monotonic())
     with db.transaction(force_rollback=True):
         db.execute("SELECT FROM waiting WHERE job_id = ANY (%s) FOR UPDATE", [usual[1:6]])
         assert claimed(store, 3, queues) == [*usual[6:], other[0]]
@@ -129,8 +157,9 @@ def test_whoever_sees_that_another_leads_waits_for_nobody(store: PostgresStore, 
 def test_whoever_is_called_in_vain_again_and_again_looks_round_at_once(store: PostgresStore) -> None:
     fill(store, 1)
     assert len(claimed(store, 1)) == 1
-    assert claimed(store, 1) == []
-    assert store._claims.marks.alone(time.monotonic()) is not None
+    for _ in range(3):
+        assert claimed(store, 1) == []
+        assert store._claims.marks.alone(time.monotonic()) is not None
     assert claimed(store, 1) == []
     assert store._claims.marks.alone(time.monotonic()) is None
 

@@ -123,7 +123,7 @@ class Claims:
         if asked.lone and not claimed and not (completes and found[0][_TOLD]):
             asked = look(self._schema, want, self.marks, self._given(), None, around=True)
             claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
-            self.marks.in_vain(time.monotonic(), elsewhere=bool(claimed))
+            self.marks.in_vain(claimed, time.monotonic())
         if not claimed and not asked.lone:
             self.marks.found_nothing()
         if want.id is None:
@@ -141,7 +141,7 @@ class Claims:
         claimed = rows.claimed(found, want)
         if not claimed:  # nothing is due, or not enough to spare
             if asked.lone and not (completes and found[0][_TOLD]):
-                self.marks.in_vain(time.monotonic(), elsewhere=True)
+                self.marks.not_alone(time.monotonic())
             return done, self._by_rules(db, (), want)[1]
         waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
         self.marks.took(claimed, want.limit, waited, front=asked.front)

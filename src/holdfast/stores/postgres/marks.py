@@ -27,6 +27,8 @@ _OVERHEAD = 20
 """A trip takes as long as so many jobs, besides those it brings."""
 _APART = 1.0
 """Seconds for which a lane that turned out not to be the only one, or to be in vain, is not taken for that again."""
+_VAIN = 3
+"""So many claims in vain in a row may be an accident: what one was called for, the one before has brought."""
 _CAREFUL = 16
 """Of so many claims in a crowd, one also tries what seems to be in somebody's hands."""
 
@@ -78,13 +80,17 @@ class Marks:
         """Give the lane that may be the only one: the last look from the front took jobs of it alone."""
         return self._alone if now - self._not_alone >= _APART else None
 
-    def in_vain(self, now: float, *, elsewhere: bool) -> None:
-        """Learn that it gave nothing, and whether there was something `elsewhere`: then it is not the only one. Whoever
-        finds nothing again and again is one of many who are called for the same job, and had better look once.
+    def in_vain(self, jobs: Sequence[JobRecord], now: float) -> None:
+        """Learn that it gave nothing, and what a look round found then. Whoever finds nothing again and again is one of
+        many who are called for the same job, and had better look once.
         """
         self._vain += 1
-        if elsewhere or self._vain > 1:
-            self._alone, self._not_alone, self._vain = None, now, 0
+        if self._vain > _VAIN or any(_lane(job) != self._alone for job in jobs):
+            self.not_alone(now)
+
+    def not_alone(self, now: float) -> None:
+        """Learn that it is not the only one, or of no use."""
+        self._alone, self._not_alone, self._vain = None, now, 0
 
     def careful(self) -> bool:
         """Tell whether it is time to try every job: the first time, now and then, and after a failure."""
