@@ -407,8 +407,8 @@ MUTANTS = (
         POSTGRES,
         "      AND waiting.available_at <= (SELECT now FROM clock) "
         "AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))\n"
-        "    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
-        "    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
+        "      AND {tried}\n    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
+        "      AND {tried}\n    ORDER BY waiting.available_at, waiting.job_id LIMIT room.jobs",
         "claim",
     ),
     Mutant(
