@@ -11,6 +11,7 @@ work (`pace`); nothing is held in a worker that the store does not know to be le
 
 import logging
 import threading
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping
 
@@ -47,6 +48,9 @@ _LINGER = 0.02
 _ENOUGH = 0.75
 """The share of what a worker would hold above which it asks for no more."""
 _TROUBLE = 0.5
+_WAY = 0.0001
+"""Seconds for which whoever brings a job to a resting worker leaves the interpreter to the thread that is to run it,
+which would wake to find it taken, and have to be woken again."""
 _ANSWERED = 1.0
 """The most seconds that a worker which leaves waits for a trip that is under way because of a call."""
 
@@ -296,11 +300,17 @@ class Worker:
                 self._settle(batch, answers)
             if want is not None:
                 self._dispatch(claimed, sent)
+        self._give_way(len(claimed))
         if told:
             self._tend(told, moves, answers)
         if want is not None:
             self._shed()
         return len(claimed)
+
+    def _give_way(self, claimed: int) -> None:
+        """Leave the interpreter to the thread that was woken for what came to a resting worker."""
+        if claimed and self._resting:
+            time.sleep(_WAY)
 
     def _wish(self) -> Claim | None:
         room = self._room()
