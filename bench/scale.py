@@ -31,8 +31,8 @@ from holdfast.stores.postgres import address
 
 _PROCESSES = 4
 """A crowd lives in so many processes."""
-_LEARN = 3
-"""Batches by which each connection of a crowd learns its statements."""
+_LEARN = 20
+"""Batches by which each connection of a crowd learns its statements: one of them is for every sixteenth claim."""
 _CLAIMS, _TAKEN, _FIRST = 800, 10, 20
 """Claims that are timed, jobs that each takes, and claims before them that are not."""
 _NAME = "holdfast_bench_scale"
