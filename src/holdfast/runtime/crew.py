@@ -72,9 +72,9 @@ class Crew:
         self._slots = Slots(concurrency) if mixed else None
         self._loop = LoopLane(self._arun, concurrency, self._slots, idle)
         self._desk = Desk(store)
-        threads = ThreadLanes(self._run, concurrency, idle, self._desk)
+        self._threads = ThreadLanes(self._run, concurrency, idle, self._desk)
         self._lanes: dict[str, Lane] = {
-            "thread": threads,
+            "thread": self._threads,
             "loop": self._loop,
             "process": ProcessLanes(self._run_in_child, concurrency, idle, settings.folder),
         }
@@ -82,6 +82,15 @@ class Crew:
     def put(self, mode: str, attempts: list[Attempt]) -> None:
         """Hand attempts to a lane, in order."""
         self._lanes[mode].put(attempts)
+
+    def welcomes(self, attempt: Attempt) -> bool:
+        """Keep a place for a thread that brings its own attempt to `run_here`; false if it had better hand it over."""
+        kind = attempt.kind
+        return kind is not None and kind.run_in == "thread" and not kind.links and self._threads.welcome()
+
+    def run_here(self, attempt: Attempt) -> None:
+        """Run an attempt that is welcome in the thread that calls."""
+        self._threads.run_here(attempt)
 
     def waiting(self) -> int:
         """Count the attempts that have not begun."""

@@ -41,6 +41,8 @@ class ThreadLanes:
         """One for each parked thread that is to wake."""
         self._awake = 0
         self._hired = 0
+        self._guests = 0
+        """How many places are kept for threads that bring their own attempt."""
         self._taken = 0
         self._closed = False
         self._work_waits = threading.Event()
@@ -70,6 +72,28 @@ class ThreadLanes:
             back.append(attempt)
         return back
 
+    def welcome(self) -> bool:
+        """Keep a place for a thread that brings its own attempt; false if there is none."""
+        with self._lock:
+            room = self._awake + self._guests < self._most
+            self._guests += room
+            return room
+
+    def run_here(self, attempt: Attempt) -> None:
+        """Run an attempt in the thread that calls, for which a place was kept."""
+        SHELTER.expose()
+        try:
+            self._do(attempt, threading.get_ident())
+        except AttemptStopped:
+            pass
+        finally:
+            with self._lock:
+                attempt.runner = None
+                self._guests -= 1
+                if self._inbox and not self._awake:
+                    self._wake_one()
+        self._idle()
+
     def interrupt(self, attempt: Attempt) -> None:
         """Raise `AttemptStopped` in the thread that runs this attempt."""
         with self._lock:
@@ -90,7 +114,7 @@ class ThreadLanes:
 
     def _wake_one(self) -> bool:
         """Wake a parked thread, or hire one; false if all are awake. The lock is held."""
-        if self._awake >= self._most:
+        if self._awake + self._guests >= self._most:
             return False
         self._awake += 1
         if self._awake > self._hired:
@@ -166,7 +190,7 @@ class ThreadLanes:
         return not self._closed
 
     def _work(self) -> None:
-        me, run, lock = threading.get_ident(), self._run, self._lock
+        me, do = threading.get_ident(), self._do
         inbox, desk = self._inbox, self._desk
         SHELTER.expose()
         while True:
@@ -177,19 +201,22 @@ class ThreadLanes:
                     if not self._flush() and not self._park():
                         return
                     continue
-                self._taken += 1
-                attempt.runner = me
-                try:
-                    run(attempt)
-                finally:
-                    with lock:
-                        attempt.runner = None
-                        if attempt.abandoned:
-                            self._most -= 1
-                        if attempt.stop is not None:
-                            SHELTER.spare(me)
+                do(attempt, me)
             except AttemptStopped:
                 continue
+
+    def _do(self, attempt: Attempt, me: int) -> None:
+        self._taken += 1
+        attempt.runner = me
+        try:
+            self._run(attempt)
+        finally:
+            with self._lock:
+                attempt.runner = None
+                if attempt.abandoned:
+                    self._most -= 1
+                if attempt.stop is not None:
+                    SHELTER.spare(me)
 
 
 def _pop(line: deque[Attempt]) -> Attempt | None:

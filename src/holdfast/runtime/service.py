@@ -31,7 +31,7 @@ from holdfast.domain.moments import SECOND
 from holdfast.domain.schedule import Spec
 from holdfast.port.clock import Clock
 from holdfast.port.store import Store, WorkerRecord
-from holdfast.runtime.attempt import Stop
+from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.drop import Watching
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.heart import ENLIST, Heart
@@ -125,7 +125,10 @@ class Service:
         self._relay = Relay(self._side_store, sinks, self.id, clock)
         self._watching = Watching(self._side_store, drops, self.id, clock, self._inserter.insert)
         self._queues = None if queues is None else list(queues)
-        self._listener = threading.Thread(target=self._listen, name="holdfast-listen", daemon=True)
+        self._ear = threading.Lock()
+        """Held by the one of the two listeners that listens."""
+        self._away = False
+        """The other runs a job that it heard of: whoever listens must go on listening."""
         self._stopping = 0
         self._ended = threading.Event()
 
@@ -144,7 +147,8 @@ class Service:
         self._upkeep.start()
         self._relay.start()
         self._watching.start()
-        self._listener.start()
+        for _ in range(2):
+            threading.Thread(target=self._listen, name="holdfast-listen", daemon=True).start()
         try:
             with stopping_by_signal(self.stop), seldom_collected():
                 self._work(until_idle=until_idle)
@@ -176,12 +180,21 @@ class Service:
         return {loop: max(0.0, now - at) for loop, at in reached.items()}
 
     def _listen(self) -> None:
+        """Hear that there is work, and do it if it is one job, while the other listener takes over."""
         while not self._ended.is_set():
+            attempt: Attempt | None = None
             try:
-                if self._store.wait(self._queues, 1.0):
-                    self.worker.called()
+                with self._ear:
+                    if not self._ended.is_set() and self._store.wait(self._queues, 1.0):
+                        attempt = self.worker.called(free=not self._away)
+                        self._away = self._away or attempt is not None
             except (StoreError, OSError, ValueError):
                 self._ended.wait(1.0)
+            if attempt is not None:
+                try:
+                    self.worker.crew.run_here(attempt)
+                finally:
+                    self._away = False
 
     def _work(self, *, until_idle: bool) -> None:
         """Let the worker run; once told to stop, do not wait for a trip that is stuck in the store."""
@@ -246,9 +259,10 @@ class Service:
 
     def _let_go(self) -> None:
         self._store.wake()
-        for thread in (self._listener, self._heart.thread, self._upkeep.thread):
-            if thread.is_alive():
-                thread.join()
+        with self._ear:  # nobody listens any more
+            for thread in (self._heart.thread, self._upkeep.thread):
+                if thread.is_alive():
+                    thread.join()
         try:
             self._upkeep.resign()
             self._side_store.dismiss(self.id)

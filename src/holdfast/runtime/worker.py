@@ -123,6 +123,8 @@ class Worker:
         """Who hears a call may answer it: in a trip beside others, which brings all that there is for it."""
         self._resting = False
         """Nothing is to be done until somebody calls, who may answer it."""
+        self._ahead: tuple[int, Claim | None] = (-1, None)
+        """What a trip wishes that is made because of a call, thought of before; and how many trips had been begun."""
         self._calling = threading.Lock()
         """Held while a call is answered."""
         self._failure: BaseException | None = None
@@ -175,19 +177,23 @@ class Worker:
         if self._asked:
             self._busy.set()
 
-    def called(self) -> None:
+    def called(self, *, free: bool) -> Attempt | None:
         """Look for work because the store says that there is some; a worker that rests need not be woken for it.
 
         Whoever heard the call makes the trip. If it brings one job, that was what the call was for; else there may be
-        more, or something is wrong, and both are the worker's own to see to.
+        more, or something is wrong, and both are the worker's own to see to. Whoever is `free` to run that one job is
+        given it, if it is welcome (see `Crew`): to hand it over would take longer than to begin.
         """
+        own: list[Attempt] | None = [] if free else None
         with self._calling:
             try:
-                done = self._resting and not self._draining and self._trip(claim=True) <= 1 and not self.trouble
+                rests = self._resting and not self._draining
+                done = rests and self._trip(claim=True, own=own) <= 1 and not self.trouble
             except BaseException as error:  # noqa: BLE001 - raised again by the worker, which ends by it
                 self._failure, done = error, False
         if not done:
             self.nudge()
+        return own[0] if own else None
 
     def _idle(self) -> None:
         """Look for work, because a lane has nothing to take."""
@@ -259,13 +265,15 @@ class Worker:
             return 0
         return min(hold - held, max(hold // (self._at_once + 1), self.concurrency))
 
-    def _trip(self, *, claim: bool) -> int:
-        """Hand in and, if there is room, take; give the number of jobs taken."""
+    def _trip(self, *, claim: bool, own: list[Attempt] | None = None) -> int:
+        """Hand in and, if there is room, take; give the number of jobs taken. If only one is, it may be left to the
+        caller, as its `own`.
+        """
         with self._hands:
             batch = [self._finished.popleft() for _ in range(len(self._finished))]
             self._handed += len(batch)
             self._pace.finished(len(batch), self._clock.monotonic())
-            want = self._wish() if claim else None
+            want = self._wished() if claim else None
             asked = 0 if want is None else want.limit
             self._asked += asked
             self._trips += 1
@@ -299,18 +307,17 @@ class Worker:
             if batch:
                 self._settle(batch, answers)
             if want is not None:
-                self._dispatch(claimed, sent)
-        self._give_way(len(claimed))
+                self._dispatch(claimed, sent, own)
         if told:
             self._tend(told, moves, answers)
         if want is not None:
             self._shed()
         return len(claimed)
 
-    def _give_way(self, claimed: int) -> None:
-        """Leave the interpreter to the thread that was woken for what came to a resting worker."""
-        if claimed and self._resting:
-            time.sleep(_WAY)
+    def _wished(self) -> Claim | None:
+        """Give the wish that was thought of before, if nothing has changed since."""
+        trips, want = self._ahead
+        return want if trips == self._trips and not self._handed and not self._unanswered else self._wish()
 
     def _wish(self) -> Claim | None:
         room = self._room()
@@ -328,7 +335,7 @@ class Worker:
         most = {name: room if most is None else min(room, most - taken[name]) for name, most in self.queues.items()}
         return {name: room for name, room in most.items() if room > 0}
 
-    def _dispatch(self, claimed: list[JobRecord], sent: float) -> None:
+    def _dispatch(self, claimed: list[JobRecord], sent: float, own: list[Attempt] | None = None) -> None:
         if not claimed:
             if not self.held:
                 self._pace.rested()
@@ -349,7 +356,12 @@ class Worker:
         self._dispatched_at = sent
         self._pace.fed(self._clock.monotonic())
         for mode, attempts in lanes.items():
-            self.crew.put(mode, attempts)
+            if own is not None and len(claimed) == 1 and self.crew.welcomes(attempts[0]):
+                own.append(attempts[0])
+            else:
+                self.crew.put(mode, attempts)
+                if self._resting:
+                    time.sleep(_WAY)
         self._brought_at = self._clock.monotonic()
 
     def _settle(self, batch: list[Attempt], answers: list[Answer]) -> None:
@@ -411,10 +423,18 @@ class Worker:
         timeout = CALLED_POLL if called else POLL
         if not called and (due := self._next_wanted()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
+        if called and self._callable:
+            self._think_ahead()
         self._resting = called and self._callable
         self._nudge.wait(timeout)
         self._resting = False
         self._nudge.clear()
+
+    def _think_ahead(self) -> None:
+        """Think of what the next trip wishes, so that it need not be done when somebody calls."""
+        with self._hands:
+            if not self._unanswered:
+                self._ahead = (self._trips, self._wish())
 
     def _is_idle(self) -> bool:
         """Tell whether nothing is in hand, on its way or due soon: a trip begun meanwhile may have taken what was."""
