@@ -17,17 +17,19 @@ import socket
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import LiteralString
 
 import psycopg
+from psycopg.pq import PGnotify
 
 from holdfast.domain.errors import StoreError
 from holdfast.port.process import PROCESS
 from holdfast.port.store import UPKEEP
 from holdfast.stores.postgres import sql
-from holdfast.stores.postgres.pool import Connection, Pool
+from holdfast.stores.postgres.pool import Ours, Pool
 
 Due = Callable[[], tuple[list[str], float | None]]
 _DEBOUNCE = 0.01
@@ -76,7 +78,15 @@ class Bell:
 
     def _reset(self) -> None:
         self._pid = PROCESS.id
-        self._ears: Connection | None = None
+        self._ears: Ours | None = None
+        self._hearer: int | None = None
+        """The thread that heard a call over it, until it listens again or has used it."""
+        self._overheard = deque[PGnotify]()
+        """Calls that came over it and have not been read yet."""
+        self._unread = False
+        """The first of them, or of those to come, has been answered already."""
+        self._trusting = False
+        """The last call was for us, so the next one will be."""
         self._wake, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
@@ -167,6 +177,7 @@ class Bell:
     def wait(self, queues: Sequence[str] | None, timeout: float) -> bool:
         """Block until rung for one of these queues, or until the timeout."""
         self._after_fork()
+        self._hearer = None
         end = time.monotonic() + timeout
         while True:
             ears = self._listen()
@@ -212,7 +223,7 @@ class Bell:
         """How long to go without looking, for a worker that cannot listen."""
         return min(_LATEST, max(_SOONEST, (now - self._quiet_since) / 10))
 
-    def _listen(self) -> Connection | None:
+    def _listen(self) -> Ours | None:
         """Give the connection that listens, if there can be one."""
         now = time.monotonic()
         if self._ears is not None or self._closed or now < self._deaf_until:
@@ -225,13 +236,16 @@ class Bell:
                 ears.close()
                 return None
             ears.execute(self._sql("listen"))
+            ears.pgconn.notify_handler = self._overheard.append  # for calls that come with the answer to a claim
         except (StoreError, psycopg.Error):
             self._deaf_until = now + 1.0
             return None
         self._ears = ears
         return ears
 
-    def _hear(self, ears: Connection | None, queues: Sequence[str] | None, timeout: float) -> bool:
+    def _hear(self, ears: Ours | None, queues: Sequence[str] | None, timeout: float) -> bool:
+        if ears is not None and (self._overheard or self._unread):
+            return self._read(ears, queues)
         listening = select.poll()
         listening.register(self._woken, select.POLLIN)
         try:
@@ -240,21 +254,46 @@ class Bell:
             ready = {number for number, _ in listening.poll(timeout * 1000)}
         except (OSError, ValueError, psycopg.Error):
             return self._deafened()
-        rung = False
         if self._woken.fileno() in ready:
             with suppress(OSError):
                 self._woken.recv(1024)
-            rung = True
-        if ears is not None and len(ready) > int(rung):
-            try:
-                ears.pgconn.consume_input()
-                while note := ears.pgconn.notifies():
-                    message = note.extra.decode()
-                    self._look_after(message)
-                    rung = self._heed(message, queues) or rung
-            except psycopg.Error:
-                return self._deafened()
+            return True
+        if ears is None or not ready:
+            return False
+        if self._trusting:
+            self._hearer, self._unread = threading.get_ident(), True
+            return True
+        return self._read(ears, queues)
+
+    def _read(self, ears: Ours, queues: Sequence[str] | None) -> bool:
+        """Read the calls that have come; tell whether one is for us that has not been answered."""
+        try:
+            ears.pgconn.consume_input()
+            while note := ears.pgconn.notifies():
+                self._overheard.append(note)
+        except psycopg.Error:
+            return self._deafened()
+        rung = False
+        while self._overheard:
+            message = self._overheard.popleft().extra.decode()
+            self._look_after(message)
+            heeded = self._heed(message, queues)
+            self._trusting = heeded and self._crowd <= _HEED
+            rung = rung or (heeded and not self._unread)
+            self._unread = False
+        self._unread = False
+        if rung:
+            self._hearer = threading.get_ident()
         return rung
+
+    def nearest(self) -> Ours | None:
+        """Give the connection that a call came over, for the claim that answers it, to the thread that heard it: the
+        server's process behind it is awake.
+        """
+        if self._hearer != threading.get_ident():
+            return None
+        self._hearer = None
+        return self._ears
 
     def _look_after(self, message: str) -> None:
         """Look soon because of another's notification: for what comes due, or, if only a few of us heed it, for what
@@ -274,7 +313,8 @@ class Bell:
         if self._ears is not None:
             with suppress(psycopg.Error):
                 self._ears.close()
-        self._ears = None
+        self._ears, self._hearer, self._unread = None, None, False
+        self._overheard.clear()
         return not self._closed
 
     def _heed(self, message: str, queues: Sequence[str] | None) -> bool:

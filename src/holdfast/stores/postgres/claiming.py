@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, LiteralString, NamedTuple
 
+import psycopg
+
 from holdfast.domain.errors import StoreError
 from holdfast.domain.gates import Spare
 from holdfast.domain.job import JobRecord
@@ -16,9 +18,9 @@ from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.rounds import Round, stood
 from holdfast.stores.postgres.settlement import Settlement, apart, completed, completing, completion, telling
-from holdfast.stores.postgres.swift import swiftly
+from holdfast.stores.postgres.swift import Loaded, swiftly
 from holdfast.stores.postgres.trouble import BAD_ROW
-from holdfast.stores.postgres.turns import Turns
+from holdfast.stores.postgres.turns import Known, Turns
 
 Done = tuple[set[str], list[JobRecord]]
 """The ids of what was completed, and what was claimed."""
@@ -40,27 +42,48 @@ class Look(NamedTuple):
     """It looks from the front of its lanes, and not from the marks."""
     lone: bool = False
     """It takes nothing if there is a second lane; and tells whether there is nothing at all, if it completes others."""
+    loaded: Loaded | None = None
+    """The same with its parameters written, but for the lease's id."""
 
     def is_short(self, completes: Sequence[Move]) -> bool:
         """Tell whether it can be sent the shortest way: it brings few jobs, and no value of it needs a driver."""
         return not completes and self.parameters["limit"] <= _FEW and list not in map(type, self.parameters.values())
 
 
+class Ready(NamedTuple):
+    """The next claim, made ready by one that found nothing: it will be sent when somebody calls, while a job waits."""
+
+    want: Claim
+    known: Known
+    look: Look
+
+
 class Claims:
     """The claims of one store object."""
 
-    def __init__(self, pool: Pool, turns: Turns, given: Callable[[], Micros | None]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        turns: Turns,
+        given: Callable[[], Micros | None],
+        nearest: Callable[[], Connection | None],
+    ) -> None:
         self.marks = Marks()
         self._pool = pool
         self._schema = pool.address.schema
         self._turns = turns
         self._given = given
+        self._nearest = nearest
+        """Gives the connection that a call has just come over, to the thread that heard it."""
         self._took_at = float("-inf")
         self._unanswered: set[str] = set()
         """Lease ids of claims of which it is not known what they took."""
+        self._ready: Ready | None = None
 
     def trip(self, completes: Sequence[Move], want: Claim) -> Done:
         """Complete and claim, in one transaction."""
+        if (done := self._at_once(completes, want)) is not None:
+            return done
         narrowed, ruled = self._turns.narrowed(want) if want.limit > 0 else (want, False)
         way = self._way(narrowed) if ruled else self._by_order
         tries = iter([want.lease_id in self._unanswered])
@@ -78,9 +101,47 @@ class Claims:
             self._unanswered.add(want.lease_id)
             raise
         self._unanswered.discard(want.lease_id)
+        return self._ended(want, done, ruled=ruled)
+
+    def _at_once(self, completes: Sequence[Move], want: Claim) -> Done | None:
+        """Send what was made ready, over the connection that the call came over. None if it is not what is wanted now,
+        or if that fails: then the usual way is the second try.
+        """
+        ready, self._ready = self._ready, None
+        if ready is None or completes or not self._is(ready, want):
+            return None
+        near = self._nearest()
+        if near is None:
+            return None
+        try:
+            return self._ended(want, self._by_order(near, (), want, ready.look), ruled=False)
+        except psycopg.Error:
+            self._unanswered.add(want.lease_id)
+            return None
+
+    def _ended(self, want: Claim, done: Done, *, ruled: bool) -> Done:
+        """Learn how a claim ended, and make ready the next if it found nothing."""
         if done[1]:
             self._took_at = time.monotonic()
+        elif not ruled:
+            self._ready = self._made_ready(want)
         return done
+
+    def _made_ready(self, want: Claim) -> Ready | None:
+        """Make ready what is sent if the same is asked for again: where no rule holds, and one lane is known."""
+        known = self._turns.known
+        if not 0 < want.limit <= _FEW or want.id is not None or known or self._given() is not None:
+            return None
+        asked = look(self._schema, want, self.marks, None, None, ahead=True)
+        if not asked.lone:
+            return None
+        loaded = swiftly(asked.statement).loaded(asked.parameters, "lease_id")
+        return Ready(want, known, asked._replace(loaded=loaded))
+
+    def _is(self, ready: Ready, want: Claim) -> bool:
+        """Tell whether a claim is what was made ready, but for its id, and what was known then is known still."""
+        same = want[2:] == ready.want[2:] and want.owner == ready.want.owner
+        return same and self._turns.knows(ready.known) and want.lease_id not in self._unanswered
 
     @property
     def busy(self) -> bool:
@@ -106,14 +167,16 @@ class Claims:
         ours = db.execute(sql.statement(self._schema, "leased"), {"lease_id": want.lease_id}).fetchall()
         return (set(), [rows.record(row) for row in ours]) if ours else None
 
-    def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
+    def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim, ready: Look | None = None) -> Done:
         """Complete and claim by one statement."""
         if want.limit <= 0:
             return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
-        asked = self.look(want, telling(completes) if completes else None)
+        asked = ready or self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
-        if asked.is_short(completes):
-            found: list[Any] | None = swiftly(asked.statement).rows(db, asked.parameters)
+        if asked.loaded is not None:
+            found: list[Any] | None = asked.loaded.rows(db, want.lease_id)
+        elif asked.is_short(completes):
+            found = swiftly(asked.statement).rows(db, asked.parameters)
         else:
             found = self._sent(db, asked, completes)
         if found is None:
@@ -215,15 +278,16 @@ def look(
     *,
     spare: Spare | None = None,
     around: bool = False,
+    ahead: bool = False,
 ) -> Look:
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front; and
     only as long as the limits of its queue leave so much to `spare`. One that looks `around` finds every lane, and what
-    seems to be in somebody's hands.
+    seems to be in somebody's hands; one that is made ready `ahead` may never be sent.
     """
     here = time.monotonic()
     lanes, alone = (None, None) if around else (marks.lanes(here), marks.alone(here))
     shared = _shared(want, now)
-    careful = marks.careful() or around or spare is not None  # rules lock what does not go after all
+    careful = (not ahead and marks.careful()) or around or spare is not None  # rules lock what does not go after all
     text = partial(sql.statement, schema, ends=ends, careful=careful)
     if spare is not None:
         text = partial(text, within=True, counted=spare.running is not None, draws=spare.full_in is not None)
@@ -235,7 +299,8 @@ def look(
             lane, most, mark = marked[0]
             return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark)}, front=False)
         return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False)
-    marks.looks(here)
+    if not ahead:
+        marks.looks(here)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
     if alone is not None and (alone.queue not in want.full if named is None else named.keys() == {alone.queue}):
         part = "alone" if named is None else "alone_in_queue"

@@ -86,12 +86,12 @@ class PostgresStore:
         self._schema = self.address.schema
         self._reckoning = Reckoning()
         self._turns = Turns(self.pool, lambda: self._given)
-        self._claims = Claims(self.pool, self._turns, lambda: self._given)
         self._reaped: Micros = START.at
         """No lease ended before this, as far as was seen; forgotten at times, because a clock may be set back."""
         self._reapings = 0
         schema.ready(self.pool)
         self._bell = Bell(self.pool, self._schema, self._callable, lambda: self._claims.busy)
+        self._claims = Claims(self.pool, self._turns, lambda: self._given, self._bell.nearest)
         self._storing = Storing(self.pool, self._turns, self._bell, lambda: self._given)
 
     def now(self) -> Micros:

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 from psycopg.errors import DataError, InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
@@ -18,6 +18,7 @@ from psycopg.pq import ExecStatus
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Ours
 
+_Written = list[bytes | None]
 _NAMED = re.compile(r"%\((\w+)\)s")
 _NUMBERS = frozenset((20, 21, 23))
 """PostgreSQL's numbers for its types of whole numbers."""
@@ -40,9 +41,13 @@ class Swift:
             return db.execute(self._text, values).fetchone() or ()
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
-    def rows(self, db: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def loaded(self, values: Mapping[str, Any], late: str) -> "Loaded":
+        """Write its parameters but one, which is to be known when it is sent."""
+        return Loaded(self, values, late, _written([values[name] for name in self._order]), self._order.index(late))
+
+    def rows(self, db: Connection, values: Mapping[str, Any], written: _Written | None = None) -> list[tuple[Any, ...]]:
         """Carry it out; give its rows, which should be few: psycopg reads many faster."""
-        answer = self._asked(db, values)
+        answer = self._asked(db, values, written)
         if answer is None:
             return sql.ask(db, self._text, values)
         told, columns = answer.get_value, range(answer.nfields)
@@ -52,7 +57,7 @@ class Swift:
             for row in range(answer.ntuples)
         ]
 
-    def _asked(self, db: Connection, values: Mapping[str, Any]) -> Any:
+    def _asked(self, db: Connection, values: Mapping[str, Any], written: _Written | None = None) -> Any:
         """Carry it out, if the connection may have something prepared, and has."""
         if not isinstance(db, Ours) or db.prepare_threshold is None:
             return None
@@ -61,7 +66,7 @@ class Swift:
             wire.send_prepare(self._name, self._numbered)
             self._answer(db, ExecStatus.COMMAND_OK)
             db.at_hand.add(self._name)
-        wire.send_query_prepared(self._name, _written(map(values.__getitem__, self._order)))
+        wire.send_query_prepared(self._name, written or _written(map(values.__getitem__, self._order)))
         try:
             return self._answer(db, ExecStatus.TUPLES_OK)
         except InvalidSqlStatementName:
@@ -80,13 +85,28 @@ class Swift:
         return answers[0]
 
 
+class Loaded(NamedTuple):
+    """A statement whose parameters are written, all but one."""
+
+    swift: Swift
+    values: Mapping[str, Any]
+    late: str
+    written: _Written
+    place: int
+
+    def rows(self, db: Connection, value: str) -> list[tuple[Any, ...]]:
+        """Carry it out with this for the last of them, in which there is no NUL; give its rows."""
+        self.written[self.place] = value.encode()
+        return self.swift.rows(db, {**self.values, self.late: value}, self.written)
+
+
 @cache
 def swiftly(text: LiteralString) -> Swift:
     """Make a statement ready that nobody has named."""
     return Swift(f"holdfast_{zlib.crc32(text.encode()):08x}", text)
 
 
-def _written(values: Iterable[str | int | None]) -> list[bytes | None]:
+def _written(values: Iterable[str | int | None]) -> _Written:
     """Write parameters as texts, each of which would end at its first NUL: so there must be none."""
     texts = [
         value if value is None else value.encode() if type(value) is str else str(value).encode() for value in values

@@ -132,6 +132,10 @@ class Turns:
         self._read_at = at
         return self.known
 
+    def knows(self, known: Known) -> bool:
+        """Tell whether this is what is known, and was read a moment ago."""
+        return known is self.known and time.monotonic() - self._read_at < _FRESH
+
     def prepare(self, queues: Collection[str]) -> None:
         """Make ready to store many jobs straight into lanes."""
         known = self.learn()
