@@ -20,7 +20,7 @@ from holdfast.client.collector import uncollected
 from holdfast.client.decorator import WORKFLOW, JobDecorator, chosen_defaults, require_steps
 from holdfast.client.drops import Drops
 from holdfast.client.forking import forked
-from holdfast.client.function import JobFunction, Prepared, listed, news
+from holdfast.client.function import JobFunction, Prepared, listed, series
 from holdfast.client.hooks import Hooks
 from holdfast.client.inserter import Inserter
 from holdfast.client.job import Job
@@ -264,13 +264,13 @@ class Holdfast(Operator):
             return self._handles(await in_thread(self._insert_large, self._inserting(), batch))
         return self._handles(await self._inserting().ainsert(batch)) if batch else []
 
-    def _batch(self, batch: Sequence[Prepared]) -> tuple[list[NewJob], Any, bool]:
+    def _batch(self, batch: Sequence[Prepared]) -> tuple[Sequence[NewJob], Any, bool]:
         """Give the jobs of a batch, the connection that they share, and whether some are too large for a record."""
         together = batch[0].connection if batch else None
         for shape in {id(shape): shape for shape in [one.shape for one in batch]}.values():
             if shape.connection is not together or shape.debounce is not None:
                 raise BadInput(_APART if shape.connection is not together else _DEBOUNCED)
-        jobs, large = news(batch), not self.settings.artifacts.fit([one.payload for one in batch])
+        jobs, large = series(batch), not self.settings.artifacts.fit([one.payload for one in batch])
         return [self._kept(new) for new in jobs] if large else jobs, together, large
 
     def _enqueue(self, prepared: Prepared) -> Job[Any]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import StoreError
 from holdfast.domain import limits
+from holdfast.domain.alike import Alike, Named
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import JobRecord, NewJob, State
 from holdfast.domain.limits import Kept, Rule
@@ -61,9 +62,10 @@ def read(store: PostgresStore, names: list[str]) -> list[JobRecord]:
     return [job._replace(id="") for job in found if job is not None]
 
 
-def stored(store: PostgresStore, news: list[NewJob]) -> list[JobRecord]:
+def stored(store: PostgresStore, news: Sequence[NewJob]) -> list[JobRecord]:
     names = ids(len(news))
-    (answers,) = store.insert([list(zip(names, news, strict=True))])
+    group = Named(names, news) if isinstance(news, Alike) else list(zip(names, news, strict=True))
+    (answers,) = store.insert([group])
     assert isinstance(answers, list)
     assert [answer.job for answer in answers] == store.read(names)
     return read(store, names)
@@ -76,8 +78,8 @@ def test_a_job_is_the_same_whichever_way_it_was_stored(
     (alone,) = stored(store, [new])
     few = stored(store, [new, new])
     monkeypatch.setattr(storing, "_LOADED", 2)
-    many = stored(store, [new, new])
-    assert [alone] * 2 == few == many
+    many, like = stored(store, [new, new]), stored(store, Alike(new, [new.payload] * 2))
+    assert [alone] * 2 == few == many == like
 
 
 def test_a_load_of_many_slices_is_answered_in_the_order_it_was_given(
@@ -94,6 +96,45 @@ def test_a_load_of_many_slices_is_answered_in_the_order_it_was_given(
     assert [(job.kind, job.payload, job.queue) for job in found] == [(new.kind, new.payload, new.queue) for new in news]
     assert [job.available_at for job in found] == [new.run_at or NOW for new in news]
     assert store.counts() == {("queue0", State.QUEUED): 25, ("queue1", State.QUEUED): 25}
+    assert not list(store.check())
+
+
+def test_a_series_of_many_slices_is_answered_in_the_order_it_was_given(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    for module in (rows, loading):
+        monkeypatch.setattr(module, "LARGEST", 3)
+    texts = [f'{{"n":{n}}}' for n in range(50)]
+    found = stored(store, Alike(NewJob("plain", "", queue="mail", tenant="acme"), texts))
+    assert [job.payload for job in found] == texts
+    assert {(job.kind, job.queue, job.tenant, job.available_at) for job in found} == {("plain", "mail", "acme", NOW)}
+    assert store.counts() == {("mail", State.QUEUED): 50}
+    assert not list(store.check())
+
+
+def test_a_series_of_which_one_is_stored_already_is_answered_as_it_is(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    group = Named(ids(3), Alike(NewJob("plain", ""), ["1", "2", "3"]))
+    store.insert([group[1:2]])
+    (answers,) = store.insert([group])
+    assert isinstance(answers, list)
+    assert [answer.job for answer in answers] == store.read(group.ids)
+    assert store.counts() == {("default", State.QUEUED): 3}
+    assert not list(store.check())
+
+
+@pytest.mark.parametrize(
+    "options", [{"key": None, "group": "g"}, {"credits": 1}, {"steps": (("a", None),), "steps_total": 1}]
+)
+def test_a_series_that_needs_more_than_rows_is_stored_all_the_same(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(storing, "_LOADED", 2)
+    new = NewJob("plain", "{}", **options)
+    assert stored(store, Alike(new, ["{}"] * 3)) == stored(store, [new] * 3)
     assert not list(store.check())
 
 
@@ -135,8 +176,9 @@ def test_many_jobs_of_a_fair_queue_stand_in_its_lanes_at_once(
     monkeypatch.setattr(storing, "_LOADED", 2)
     rule = limits.encoded(Kept(Rule("default", order="fair")))
     assert store.write_page(Page(limits.BOOK, limits.page_name("queue", "default"), rule), None)
-    news = [NewJob("plain", "{}", tenant=f"t{n % 3}") for n in range(120)]
+    news = [NewJob("plain", "{}", tenant=f"t{n % 2}") for n in range(120)]
     store.insert([list(zip(ids(120), news, strict=True))])
+    store.insert([Named(ids(120), Alike(NewJob("plain", "", tenant="t2"), ["{}"] * 120))])
     found = store.pool.run(
         lambda db: db.execute(f"SELECT DISTINCT queue FROM {store.address.schema}.waiting").fetchall()
     )

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeV
 from holdfast.client.job import Job
 from holdfast.client.options import Options
 from holdfast.client.registry import Kind
+from holdfast.domain.alike import Alike
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import NewJob
 from holdfast.domain.moments import Micros
@@ -18,6 +19,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _new, _blank = tuple.__new__, object.__new__
 """They make an object at a fraction of what its own way takes: for what is made for every job."""
+_MANY = 100
+"""So many jobs of one shape are worth keeping what they have in common only once."""
 
 
 class Shape(NamedTuple):
@@ -76,6 +79,14 @@ def news(batch: Sequence[Prepared]) -> list[NewJob]:
         _new(NewJob, ((shape := one.shape).kind, one.payload) + shape.chosen)  # noqa: RUF005 - unpacking takes longer
         for one in batch
     ]
+
+
+def series(batch: Sequence[Prepared]) -> Sequence[NewJob]:
+    """Give what is stored of prepared jobs, which may be very many: what they have in common is not made for each."""
+    first = batch[0].shape if batch else None
+    if len(batch) < _MANY or any(one.shape is not first for one in batch):
+        return news(batch)
+    return Alike(batch[0].new, [one.payload for one in batch])
 
 
 class Enqueuer(Protocol):

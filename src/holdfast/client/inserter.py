@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from holdfast.client.sharing import Sharing
+from holdfast.domain.alike import Alike, Named
 from holdfast.domain.ids import Ids
 from holdfast.domain.job import NewJob
 from holdfast.port.clock import Clock
@@ -77,7 +78,8 @@ class Inserter(Sharing[Sequence[NewJob], list[Inserted]]):
 
     def group(self, jobs: Sequence[NewJob]) -> InsertGroup:
         """Give each job its id."""
-        return list(zip(self.take(len(jobs)), jobs, strict=True))
+        ids = self.take(len(jobs))
+        return Named(ids, jobs) if isinstance(jobs, Alike) else list(zip(ids, jobs, strict=True))
 
     def take(self, count: int) -> list[str]:
         """Make fresh ids."""

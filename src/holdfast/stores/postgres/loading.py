@@ -9,9 +9,9 @@ from itertools import chain, repeat
 from struct import Struct
 from typing import NamedTuple
 
-from holdfast.domain.job import NewJob
+from holdfast.domain.alike import Named
 from holdfast.domain.moments import Micros
-from holdfast.stores.postgres.rows import LARGEST, Batch, Template
+from holdfast.stores.postgres.rows import LARGEST, Batch, Template, template
 
 _HEAD = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TAIL = b"\xff\xff"
@@ -33,16 +33,40 @@ class Rows(NamedTuple):
     """To be asked for when those of `jobs` have been."""
 
 
-def loaded(batches: Sequence[Batch], now: Micros) -> Rows:
+class Portion(NamedTuple):
+    """Some jobs that have all in common but what stands here."""
+
+    shared: Template
+    ids: Sequence[str]
+    payloads: Sequence[str]
+    run_ats: Sequence[Micros | None]
+
+
+def portions(batches: Iterable[Batch]) -> Iterator[Portion]:
+    """Take batches apart."""
+    for shared, ones in batches:
+        news = [new for _, new in ones]
+        yield Portion(shared, [id_ for id_, _ in ones], [new.payload for new in news], [new.run_at for new in news])
+
+
+def series(group: Named) -> Iterator[Portion]:
+    """Take jobs that are alike apart, so many at a time as are worth sending."""
+    shared, run_at, payloads = template(group.jobs.like), group.jobs.like.run_at, group.jobs.payloads
+    for start in range(0, len(group), LARGEST):
+        ids = group.ids[start : start + LARGEST]
+        yield Portion(shared, ids, payloads[start : start + LARGEST], [run_at] * len(ids))
+
+
+def loaded(some: Iterable[Portion], now: Micros) -> Rows:
     """Give what each of the two COPYs takes for jobs that wait."""
-    seen: list[list[tuple[Template, list[bytes], list[Micros | None]]]] = []
+    seen: list[list[tuple[Template, list[bytes], Sequence[Micros | None]]]] = []
 
     def jobs() -> Iterator[bytes]:
-        for portion in _portions(batches):
-            seen.append([(shared, _raw(ones), [new.run_at for _, new in ones]) for shared, ones in portion])
-            yield b"".join([_jobs(*each, ones, now) for each, (_, ones) in zip(seen[-1], portion, strict=True)])
+        for together in _gathered(some):
+            seen.append([(each.shared, _raw(each.ids), each.run_ats) for each in together])
+            yield b"".join([_jobs(*known, each.payloads, now) for known, each in zip(seen[-1], together, strict=True)])
 
-    return Rows(_framed(jobs()), _framed(b"".join([_places(*each, now) for each in portion]) for portion in seen))
+    return Rows(_framed(jobs()), _framed(b"".join([_places(*each, now) for each in together]) for together in seen))
 
 
 def _framed(slices: Iterator[bytes]) -> Iterator[bytes]:
@@ -51,22 +75,22 @@ def _framed(slices: Iterator[bytes]) -> Iterator[bytes]:
     yield _TAIL
 
 
-def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Put batches together until there is enough to send."""
-    portion, jobs = list[Batch](), 0
-    for batch in batches:
-        portion.append(batch)
-        jobs += len(batch[1])
+def _gathered(some: Iterable[Portion]) -> Iterator[list[Portion]]:
+    """Put portions together until there is enough to send."""
+    together, jobs = list[Portion](), 0
+    for portion in some:
+        together.append(portion)
+        jobs += len(portion.ids)
         if jobs >= LARGEST:
-            yield portion
-            portion, jobs = [], 0
-    if portion:
-        yield portion
+            yield together
+            together, jobs = [], 0
+    if together:
+        yield together
 
 
-def _raw(ones: Sequence[tuple[str, NewJob]]) -> list[bytes]:
-    """Give the ids of some jobs as the server keeps them."""
-    raw = bytes.fromhex("".join([id_ for id_, _ in ones]).replace("-", ""))
+def _raw(ids: Sequence[str]) -> list[bytes]:
+    """Give ids as the server keeps them."""
+    raw = bytes.fromhex("".join(ids).replace("-", ""))
     return [raw[at : at + _UUID] for at in range(0, len(raw), _UUID)]
 
 
@@ -74,7 +98,7 @@ def _jobs(
     shared: Template,
     ids: Sequence[bytes],
     run_ats: Sequence[Micros | None],
-    ones: Sequence[tuple[str, NewJob]],
+    texts: Sequence[str],
     now: Micros,
 ) -> bytes:
     before = b"".join(
@@ -85,7 +109,7 @@ def _jobs(
          _text(shared.trace_id), _LONG(8, now), _INT(4, shared.steps_total))
     )  # fmt: skip
     version = _INT(4, shared.code_version)
-    payloads = [new.payload.encode() for _, new in ones]
+    payloads = list(map(str.encode, texts))
     # A few lengths and times, as a rule, of which each is written once.
     sizes = {size: before + _LENGTH(size) for size in set(map(len, payloads))}
     ends = {at: asked + _LONG(8, _due(shared, at, now)) + version for at in set(run_ats)}

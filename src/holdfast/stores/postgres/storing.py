@@ -7,6 +7,7 @@ from typing import Any
 
 from psycopg import errors
 
+from holdfast.domain.alike import Named
 from holdfast.domain.errors import InsufficientCredits, KeyConflict
 from holdfast.domain.job import NewJob, State
 from holdfast.domain.moments import Micros
@@ -14,7 +15,7 @@ from holdfast.port.store import Inserted, InsertGroup, Refusal
 from holdfast.stores.answers import whole
 from holdfast.stores.postgres import guests, insertion, rows, sql
 from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.loading import loaded
+from holdfast.stores.postgres.loading import Portion, loaded, portions, series
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.swift import Swift
 from holdfast.stores.postgres.turns import Turns
@@ -46,8 +47,10 @@ class Storing:
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
         alone = len(groups) == 1 == len(groups[0]) and self._simple(groups[0][0][1])
-        if alone and (stored := self._insert_alone(*groups[0][0])) is not None:
-            return [[stored]]
+        if alone and (one := self._insert_alone(*groups[0][0])) is not None:
+            return [[one]]
+        if len(groups) == 1 and isinstance(groups[0], Named) and (stored := self._insert_series(groups[0])):
+            return [stored]
         jobs = [one for group in groups for one in group]
         if not jobs:
             return [[] for _ in groups]
@@ -76,6 +79,22 @@ class Storing:
             return Inserted(id_, new, self._send(self._one, rows.alone(id_, new, self._given()), new))
         except errors.UniqueViolation:
             return None
+
+    def _insert_series(self, group: Named) -> list[Inserted] | None:
+        """Store many jobs that are alike. None if something may stand in their way, which takes a closer look."""
+        like = group.jobs.like
+        if len(group) < _LOADED:
+            return None
+        self._turns.stirred((like.queue,))
+        self._turns.prepare((like.queue,))
+        if not self._simple(like):
+            return None
+        try:
+            stored = self._pool.run(lambda db: self._load(db, group, list(series(group))))
+        except errors.UniqueViolation:
+            return None
+        self._bell.ring((like.queue,), later=like.delay > 0 or like.run_at is not None)
+        return stored
 
     def _send(self, statement: tuple[Swift, Swift], values: dict[str, Any], like: NewJob) -> Micros:
         """Store jobs by one statement, and notify in it if nobody did just now; give the time."""
@@ -109,7 +128,7 @@ class Storing:
         """Store jobs that nothing can stand in the way of but themselves: in one trip, or by COPY; and ring."""
         if len(jobs) >= _LOADED and all(self._waits(batch) for batch in batches):
             later = any(shared.delay or any(new.run_at is not None for _, new in ones) for shared, ones in batches)
-            stored = self._pool.run(lambda db: self._load(db, jobs, batches))
+            stored = self._pool.run(lambda db: self._load(db, jobs, list(portions(batches))))
             self._bell.ring({shared.queue for shared, _ in batches}, later=later)
             return stored
         asked = [insertion.statement(batch, self._given(), self._turns.place) for batch in batches]
@@ -139,16 +158,16 @@ class Storing:
             not self._turns.known.rules or all(self._turns.place(new) is None for _, new in ones)
         )
 
-    def _load(self, db: Connection, group: InsertGroup, batches: Sequence[rows.Batch]) -> list[Inserted]:
+    def _load(self, db: Connection, group: InsertGroup, some: Sequence[Portion]) -> list[Inserted]:
         """Store many jobs. While the server stores some of them, the rows of the next are made, and answers."""
         counts = Counter[str]()
-        for shared, ones in batches:
-            counts[shared.queue] += len(ones)
+        for portion in some:
+            counts[portion.shared.queue] += len(portion.ids)
         with db.transaction():
             at = self._given()
             if at is None:
                 ((at,),) = db.execute(sql.statement(self._schema, "now")).fetchall()
-            made, told = loaded(batches, at), list[Inserted]()
+            made, told = loaded(some, at), list[Inserted]()
             answers = (whole(group[start : start + rows.LARGEST], at) for start in range(0, len(group), rows.LARGEST))
             for statement, slices in (("copy_jobs", made.jobs), ("copy_waiting", made.waiting)):
                 with db.cursor().copy(sql.statement(self._schema, statement)) as copy:
