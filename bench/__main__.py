@@ -31,6 +31,7 @@ PARTS = {
     "workflows": "Workflows on SQLite and PostgreSQL",
     "scale": "PostgreSQL, large tables and many workers",
     "peers": "PostgreSQL, beside the peers",
+    "latency": "PostgreSQL, how soon a job starts, beside the peers",
     "aws": "DynamoDB and SQS, on an emulator",
 }
 
@@ -95,6 +96,8 @@ def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool
             yield from _in_folder(lambda folder: flow.lines(folder, conninfo, tell, short=short))
         case "scale":
             yield from scale.Scale(conninfo, scale.SHORT if short else scale.Sizes(), tell).lines()
+        case "latency":
+            yield from Comparison(conninfo, tell, short=short).latency()
         case _:
             yield from Comparison(conninfo, tell, short=short).lines()
 

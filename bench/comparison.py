@@ -40,6 +40,14 @@ class Comparison:
             self._latencies()
         yield from self._compared()
 
+    def latency(self) -> Iterator[Line]:
+        """Measure only how soon a job starts."""
+        for number in range(1, self._rounds + 1):
+            self._tell(f"round {number} of {self._rounds}")
+            self._latencies()
+        yield from self._sooner_or_later()
+        yield from self._theirs()
+
     def _ours(self, number: str) -> None:
         self._tell(f"{number}: {OURS}")
         jobs = 50_000 // self._share
@@ -98,9 +106,15 @@ class Comparison:
             "drain, default options, against the fastest peer with its own", "drain 1", "untuned", self._peers, 5
         )
         yield from self._faster("bulk enqueue, against the fastest peer", "bulk", "bulk", self._peers, 2)
+        yield from self._sooner_or_later()
+        yield from self._theirs()
+
+    def _sooner_or_later(self) -> Iterator[Line]:
         for name in ("p50", "p99"):
             for work, what in ((name, "enqueue to start"), (f"call {name}", "enqueue to start with the call")):
                 yield from self._sooner(f"{what}, {name}, against the best peer", work)
+
+    def _theirs(self) -> Iterator[Line]:
         for work, who in sorted(self._found):
             if who != OURS:
                 unit = "ms" if work.endswith(("p50", "p99")) else "jobs/s"
