@@ -27,6 +27,8 @@ LEDGER = "stores/postgres/ledger.py"
 DURABLE = "client/durable.py"
 FIRING = "runtime/firing.py"
 RELAY = "runtime/relay.py"
+CLAIMS = "stores/postgres/claiming.py"
+BELL = "stores/postgres/bell.py"
 
 
 class Mutant(NamedTuple):
@@ -545,5 +547,41 @@ MUTANTS = (
         RING,
         "while used < weight and not stand.over:",
         "while not stand.over:",
+    ),
+    Mutant(
+        "a claim that was made ready goes by rules that have changed",
+        "S29",
+        CLAIMS,
+        "same and self._turns.knows(ready.known) and",
+        "same and",
+    ),
+    Mutant(
+        "a claim whose line broke does not ask what it got",
+        "S1",
+        CLAIMS,
+        """        except psycopg.Error:
+            self._unanswered.add(want.lease_id)
+            return None
+""",
+        """        except psycopg.Error:
+            return None
+""",
+    ),
+    Mutant(
+        "a call that comes while another is answered is taken for that one",
+        "L1",
+        BELL,
+        """            rung = rung or (heeded and not self._unread)
+            self._unread = False
+""",
+        """            rung = rung or (heeded and not self._unread)
+""",
+    ),
+    Mutant(
+        "a call that comes with the answer to a claim is not heard",
+        "L1",
+        BELL,
+        "ears.pgconn.notify_handler = self._overheard.append",
+        "ears.pgconn.notify_handler = None",
     ),
 )

@@ -115,7 +115,7 @@ def test_a_call_that_comes_while_one_is_answered_is_heard_afterwards(
     def and_another(loaded: Loaded, db: Any, value: str) -> list[tuple[Any, ...]]:
         found = rows(loaded, db, value)
         late.extend(fill(other, 1))
-        db.execute("SELECT 1")  # the call comes with this answer
+        db.execute("SELECT pg_sleep(0.1)")  # the call comes with this answer
         return found
 
     for _ in range(2):  # the first call is read before it is answered, the second is not: the last one was for us

@@ -156,7 +156,7 @@ def explained(probe: Probe) -> Iterator[list[list[Node]]]:
     probe.seen.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg.Cursor, "execute", spy)
-        patch.setattr(Swift, "_asked", lambda *_: None)  # what is sent by hand goes the driver's way, and is seen
+        patch.setattr(Swift, "asked", lambda *_: None)  # what is sent by hand goes the driver's way, and is seen
         yield probe.seen
     assert caught, "nothing was sent"
 

@@ -82,6 +82,44 @@ def test_a_job_is_the_same_whichever_way_it_was_stored(
     assert [alone] * 2 == few == many == like
 
 
+def test_lone_jobs_of_one_kind_are_each_stored_with_their_own_options(postgres_url: str) -> None:
+    own: tuple[dict[str, Any], ...] = (
+        {},
+        {"queue": "other"},
+        {"tenant": "acme"},
+        {"user": "somebody"},
+        {"priority": 5},
+        {"max_attempts": 9},
+        {"trace_id": "0af7"},
+        {"delay": 60_000_000},
+        {"expires_after": 60_000_000},
+        {"code_version": 2},
+    )
+    news = [NewJob("plain", f'{{"n":{n}}}', **options) for n, options in enumerate((*own, *own, *reversed(own)))]
+    with closing(PostgresStore(postgres_url)) as store:
+        for new in (*news, *(new for new in news for _ in range(2))):
+            (job,) = stored(store, [new])
+            assert job.available_at == job.created_at + new.delay
+            assert job.expires_at == (None if new.expires_after is None else job.available_at + new.expires_after)
+            for name in ("kind", "payload", "queue", "tenant", "user", "priority", "max_attempts", "code_version"):
+                assert getattr(job, name) == getattr(new, name)
+        assert sum(store.counts().values()) == 3 * len(news)
+        assert not list(store.check())
+
+
+def test_a_lone_job_heeds_a_rule_that_came_after_the_last_one(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store:
+        stored(store, [NewJob("plain", "{}", tenant="a")])
+        rule = limits.encoded(Kept(Rule("default", order="fair")))
+        assert store.write_page(Page(limits.BOOK, limits.page_name("queue", "default"), rule), None)
+        stored(store, [NewJob("plain", "{}", tenant="b")] * 120)  # who stores so many asks for the rules
+        lone = ids(1)
+        store.insert([[(lone[0], NewJob("plain", "{}", tenant="a"))]])
+        query = f"SELECT queue FROM {store.address.schema}.waiting WHERE job_id = %s"
+        assert store.pool.run(lambda db: db.execute(query, lone).fetchall()) == [("default\x1fta",)]
+        assert not list(store.check())
+
+
 def test_a_load_of_many_slices_is_answered_in_the_order_it_was_given(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

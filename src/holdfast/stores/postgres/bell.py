@@ -111,7 +111,8 @@ class Bell:
         """Wake whoever waits for one of these queues, soon; `later` says that a job of theirs may come due later."""
         if not queues or self._closed:
             return
-        self._after_fork()
+        if self._pid != PROCESS.id:
+            self._after_fork()
         if self._later >= later and self._pending.issuperset(queues):
             return  # whoever takes that set sends it from now on, and so after what we stored
         with self._lock:

@@ -3,6 +3,7 @@
 import logging
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
@@ -28,6 +29,8 @@ _MOST_WARM = 2
 _MOST_LENT = 20
 _PATIENCE = 5.0
 """Seconds a call waits for a connection."""
+_JUST_NOW = 0.05
+"""Seconds for which a connection is not looked at again before it is used."""
 _TRIES = 5
 _COMMITTED = "-c default_transaction_isolation=read\\ committed"
 """Our guards are made for this level. At a stricter one, whoever meets another's change would be refused again and
@@ -73,7 +76,8 @@ class Pool:
         self._pools: dict[tuple[int, bool], ConnectionPool[Connection]] = {}
         """By process, and whether it is the one for heartbeats."""
         self._closed = False
-        self._warm: deque[Connection] = deque()
+        self._warm: deque[tuple[Connection, float]] = deque()
+        """Connections at hand, and when each was last used."""
         self._warm_in = PROCESS.id
         self._waiting = 0
         """How many callers wait for a connection of the pool: none is kept from them for whoever comes next."""
@@ -97,7 +101,7 @@ class Pool:
         unknown = False
         for attempt in range(_TRIES):
             connection: Connection | None = None
-            pool = self._pool(apart=apart)
+            pool = self._pools.get((PROCESS.id, apart)) or self._open(apart=apart)
             try:
                 connection = self._living(pool, apart=apart)
                 if not self.pooled and not snapshot:
@@ -127,12 +131,16 @@ class Pool:
     def _living(self, pool: ConnectionPool[Connection], *, apart: bool) -> Connection:
         """Take a connection that has not died while it lay idle: what is sent over a dead one might have arrived."""
         while True:
+            used_at = float("-inf")
             try:
                 own = not apart and self._warm_in == PROCESS.id
-                connection = self._warm.pop() if own else pool.getconn(_PATIENCE)
+                if own:
+                    connection, used_at = self._warm.pop()
+                else:
+                    connection = pool.getconn(_PATIENCE)
             except IndexError:
                 connection = self._wait(pool)
-            if not _is_dead(connection):
+            if time.monotonic() - used_at < _JUST_NOW or not _is_dead(connection):
                 return connection
             connection.close()
             pool.putconn(connection)
@@ -152,7 +160,7 @@ class Pool:
             return connection
         if self._warm_in != PROCESS.id:
             self._warm, self._warm_in = deque(), PROCESS.id
-        self._warm.append(connection)
+        self._warm.append((connection, time.monotonic()))
         return None
 
     def connect(self) -> Ours:
@@ -213,7 +221,7 @@ class Pool:
                 connection.close()
         if pool is not None:
             while self._warm and self._warm_in == PROCESS.id:
-                pool.putconn(self._warm.pop())
+                pool.putconn(self._warm.pop()[0])
             pool.close(1.0)
         if hearts is not None:
             hearts.close(1.0)

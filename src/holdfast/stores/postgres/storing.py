@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import errors
 
@@ -17,13 +17,27 @@ from holdfast.stores.postgres import guests, insertion, rows, sql
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.loading import Portion, loaded, portions, series
 from holdfast.stores.postgres.pool import Connection, Pool
-from holdfast.stores.postgres.swift import Swift
-from holdfast.stores.postgres.turns import Turns
+from holdfast.stores.postgres.swift import Loaded, Swift
+from holdfast.stores.postgres.turns import Known, Turns
 
 _MANY = 100
 """Whoever stores so many jobs at once asks for the rules first."""
+_WAYS = 100
+"""The most kinds of lone jobs whose ways are remembered."""
+_new = tuple.__new__
 _LOADED = 1_000
 """So many jobs are worth the trips that a COPY takes."""
+
+
+class Way(NamedTuple):
+    """How a lone job is stored that waits in its queue, and every job that is like it but for its payload."""
+
+    like: NewJob
+    known: Known
+    silent: Loaded
+    calling: Loaded
+    later: bool
+    """It may come due later."""
 
 
 class Storing:
@@ -36,6 +50,8 @@ class Storing:
         self._bell = bell
         self._given = given
         self._one, self._like = self._swift("insert_one"), self._swift("insert")
+        self._ways: dict[str, Way] = {}
+        """That of the last lone job of each kind."""
 
     def _swift(self, name: str) -> tuple[Swift, Swift]:
         """Make a statement ready, as it is and with a notification."""
@@ -46,8 +62,7 @@ class Storing:
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
         """Store each group whole or not at all; all in one transaction, if nothing stands in the way of any."""
-        alone = len(groups) == 1 == len(groups[0]) and self._simple(groups[0][0][1])
-        if alone and (one := self._insert_alone(*groups[0][0])) is not None:
+        if len(groups) == 1 == len(groups[0]) and (one := self._insert_alone(*groups[0][0])) is not None:
             return [[one]]
         if len(groups) == 1 and isinstance(groups[0], Named) and (stored := self._insert_series(groups[0])):
             return [stored]
@@ -73,12 +88,47 @@ class Storing:
         return new.state is State.QUEUED and insertion.plain(new) and self._turns.place(new) is None
 
     def _insert_alone(self, id_: str, new: NewJob) -> Inserted | None:
-        """Store one job: the most common call. None if its id is there already, which takes a closer look."""
+        """Store one job: the most common call. None if it needs more, or is there already: both take a closer look."""
+        way = self._ways.get(new.kind)
+        if way is None or new[2:] != way.like[2:] or way.known is not self._turns.known:
+            if not self._simple(new):
+                return None
+            try:
+                way = self._way_of(new)
+            except errors.DataError:
+                return None
         self._turns.stirred((new.queue,))
+        call = self._bell.turn(new.queue, later=way.later)
         try:
-            return Inserted(id_, new, self._send(self._one, rows.alone(id_, new, self._given()), new))
-        except errors.UniqueViolation:
-            return None
+            if call is None:
+                at = self._pool.run(lambda db: way.silent.value(db, id_, new.payload))
+                self._bell.ring((new.queue,), later=way.later)
+            else:
+                at = self._pool.run(lambda db: way.calling.value(db, id_, new.payload, *call.values()))
+        except BaseException as error:
+            if call is not None:
+                self._bell.missed(call)
+            if isinstance(error, errors.UniqueViolation):
+                return None
+            raise
+        return _new(Inserted, (id_, new, int(at), None, False))
+
+    def _way_of(self, new: NewJob) -> Way:
+        """Write all of a lone job but what is its own; and keep it for the next like it, unless the time is told."""
+        now = self._given()
+        values, (silent, calling) = rows.alone("", new, now), self._one
+        way = Way(
+            new,
+            self._turns.known,
+            silent.loaded(values, "id", "payload"),
+            calling.loaded(values, "id", "payload", "channel", "message"),
+            new.delay > 0 or new.run_at is not None,
+        )
+        if now is None:
+            if len(self._ways) >= _WAYS:
+                self._ways.clear()
+            self._ways[new.kind] = way
+        return way
 
     def _insert_series(self, group: Named) -> list[Inserted] | None:
         """Store many jobs that are alike. None if something may stand in their way, which takes a closer look."""

@@ -14,6 +14,7 @@ from typing import Any, LiteralString, NamedTuple
 from psycopg.errors import DataError, InvalidSqlStatementName, error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from holdfast.stores.postgres import sql
 from holdfast.stores.postgres.pool import Connection, Ours
@@ -22,6 +23,7 @@ _Written = list[bytes | None]
 _NAMED = re.compile(r"%\((\w+)\)s")
 _NUMBERS = frozenset((20, 21, 23))
 """PostgreSQL's numbers for its types of whole numbers."""
+_NUL = "PostgreSQL's texts cannot hold a NUL."
 
 
 class Swift:
@@ -36,43 +38,45 @@ class Swift:
 
     def row(self, db: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
         """Carry it out; give its one row, as texts."""
-        answer = self._asked(db, values)
+        answer = self.asked(db, self._write(values))
         if answer is None:
             return db.execute(self._text, values).fetchone() or ()
         return [answer.get_value(0, column) for column in range(answer.nfields)]
 
-    def loaded(self, values: Mapping[str, Any], late: str) -> "Loaded":
-        """Write its parameters but one, which is to be known when it is sent."""
-        return Loaded(self, values, late, _written([values[name] for name in self._order]), self._order.index(late))
-
-    def rows(self, db: Connection, values: Mapping[str, Any], written: _Written | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, db: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Carry it out; give its rows, which should be few: psycopg reads many faster."""
-        answer = self._asked(db, values, written)
-        if answer is None:
-            return sql.ask(db, self._text, values)
-        told, columns = answer.get_value, range(answer.nfields)
-        reads = [int if answer.ftype(column) in _NUMBERS else bytes.decode for column in columns]
-        return [
-            tuple([None if (value := told(row, column)) is None else reads[column](value) for column in columns])
-            for row in range(answer.ntuples)
-        ]
+        answer = self.asked(db, self._write(values))
+        return sql.ask(db, self._text, values) if answer is None else read(answer)
 
-    def _asked(self, db: Connection, values: Mapping[str, Any], written: _Written | None = None) -> Any:
+    def loaded(self, values: Mapping[str, Any], *late: str) -> "Loaded":
+        """Write its parameters but some, which are to be known when it is sent."""
+        written = self._write({**values, **dict.fromkeys(late)})
+        return Loaded(self, values, late, written, tuple(map(self._order.index, late)))
+
+    def _write(self, values: Mapping[str, Any]) -> _Written:
+        return _written(map(values.__getitem__, self._order))
+
+    def asked(self, db: Connection, written: _Written) -> Any:
         """Carry it out, if the connection may have something prepared, and has."""
-        if not isinstance(db, Ours) or db.prepare_threshold is None:
+        if self._name not in getattr(db, "at_hand", ()) and not self._prepared(db):
             return None
-        wire = db.pgconn
-        if self._name not in db.at_hand:
-            wire.send_prepare(self._name, self._numbered)
-            self._answer(db, ExecStatus.COMMAND_OK)
-            db.at_hand.add(self._name)
-        wire.send_query_prepared(self._name, written or _written(map(values.__getitem__, self._order)))
+        db.pgconn.send_query_prepared(self._name, written)
         try:
             return self._answer(db, ExecStatus.TUPLES_OK)
         except InvalidSqlStatementName:
             # When a transaction is rolled back, psycopg has the server forget all that was prepared.
+            assert isinstance(db, Ours)
             db.at_hand.discard(self._name)
             return None
+
+    def _prepared(self, db: Connection) -> bool:
+        """Prepare it; false if nothing may be prepared."""
+        if not isinstance(db, Ours) or db.prepare_threshold is None:
+            return False
+        db.pgconn.send_prepare(self._name, self._numbered)
+        self._answer(db, ExecStatus.COMMAND_OK)
+        db.at_hand.add(self._name)
+        return True
 
     def _answer(self, db: Connection, expected: ExecStatus) -> Any:
         """Take what the server says. Only its last word counts: a backend that is ended between a statement and its
@@ -86,18 +90,45 @@ class Swift:
 
 
 class Loaded(NamedTuple):
-    """A statement whose parameters are written, all but one."""
+    """A statement whose parameters are written, all but some texts."""
 
     swift: Swift
     values: Mapping[str, Any]
-    late: str
+    late: tuple[str, ...]
     written: _Written
-    place: int
+    places: tuple[int, ...]
 
-    def rows(self, db: Connection, value: str) -> list[tuple[Any, ...]]:
-        """Carry it out with this for the last of them, in which there is no NUL; give its rows."""
-        self.written[self.place] = value.encode()
-        return self.swift.rows(db, {**self.values, self.late: value}, self.written)
+    def value(self, db: Connection, *texts: str) -> Any:
+        """Carry it out with these texts; give the first value of its one row, as a text."""
+        answer = self.asked(db, *texts)
+        return answer.get_value(0, 0) if answer is not None else self.swift.row(db, self._with(texts))[0]
+
+    def rows(self, db: Connection, *texts: str) -> list[tuple[Any, ...]]:
+        """Carry it out with these texts; give its rows."""
+        answer = self.asked(db, *texts)
+        return read(answer) if answer is not None else self.swift.rows(db, self._with(texts))
+
+    def asked(self, db: Connection, *texts: str) -> Any:
+        """Carry it out with these texts, if the connection may have something prepared, and has."""
+        written = self.written.copy()
+        for place, text in zip(self.places, texts, strict=True):
+            if "\x00" in text:
+                raise DataError(_NUL)
+            written[place] = text.encode()
+        return self.swift.asked(db, written)
+
+    def _with(self, texts: tuple[str, ...]) -> Mapping[str, Any]:
+        return {**self.values, **dict(zip(self.late, texts, strict=True))}
+
+
+def read(answer: PGresult) -> list[tuple[Any, ...]]:
+    """Read the rows of an answer."""
+    told, columns = answer.get_value, range(answer.nfields)
+    reads = [int if answer.ftype(column) in _NUMBERS else bytes.decode for column in columns]
+    return [
+        tuple([None if (value := told(row, column)) is None else reads[column](value) for column in columns])
+        for row in range(answer.ntuples)
+    ]
 
 
 @cache
@@ -112,6 +143,5 @@ def _written(values: Iterable[str | int | None]) -> _Written:
         value if value is None else value.encode() if type(value) is str else str(value).encode() for value in values
     ]
     if b"\x00" in b"".join(filter(None, texts)):
-        msg = "PostgreSQL's texts cannot hold a NUL."
-        raise DataError(msg)
+        raise DataError(_NUL)
     return texts
