@@ -1,12 +1,10 @@
 """Many workers on one queue, in a few processes: `python -m bench.crowd ROLE NUMBER`, on the store BENCH_URL names.
 
-`loop` is so many threads, each with a store object of its own, that complete and claim in small batches; `bare` is so
-many that do it with a bare statement on the floor's minimal table; `idle` is so many worker services with nothing to
-do.
+`services` is so many worker services with default options; `bare` is so many threads that complete and claim in small
+batches with a bare statement on the floor's minimal table.
 """
 
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,12 +15,6 @@ import psycopg
 from holdfast.bench import floor
 from holdfast.bench.processes import say
 from holdfast.bench.roles import application
-from holdfast.domain import lifecycle
-from holdfast.domain.job import Retention
-from holdfast.domain.moments import MINUTE
-from holdfast.domain.move import Move
-from holdfast.port.store import Claim, Store
-from holdfast.stores import open_store
 
 BATCH = 10
 _EMPTY = 3
@@ -58,19 +50,6 @@ def _drain(trip: Trip) -> None:
             threading.Event().wait(0.005)
 
 
-def loop(store: Store) -> Trip:
-    """Complete and claim as a worker does."""
-    owner, retention = secrets.token_hex(4), Retention()
-    moves: list[Move] = []
-
-    def trip() -> bool:
-        _, jobs = store.exchange(moves, Claim(owner, secrets.token_hex(8), MINUTE, BATCH))
-        moves[:] = [lifecycle.complete(job, "2", retention) for job in jobs]
-        return bool(jobs)
-
-    return trip
-
-
 def bare(db: psycopg.Connection) -> Trip:
     """Complete and claim as the floor does; in a crowd its statement meets itself, and one of two must try again."""
     ids: list[int] = []
@@ -83,13 +62,13 @@ def bare(db: psycopg.Connection) -> Trip:
     return trip
 
 
-def idle(url: str, number: int) -> None:
+def services(url: str, number: int) -> None:
     """Run worker services until killed."""
     app = application(url).app
-    services = [app.service() for _ in range(number)]
+    all_ = [app.service() for _ in range(number)]
     say(ready=True)
     sys.stdin.readline()
-    for service in services:
+    for service in all_:
         threading.Thread(target=service.run, daemon=True).start()
     say(running=True)
     sys.stdin.readline()
@@ -99,12 +78,10 @@ def main(role: str, number: int) -> None:
     """Play a role."""
     url = os.environ["BENCH_URL"]
     match role:
-        case "loop":
-            drain([loop(open_store(url)) for _ in range(number)])
         case "bare":
             drain([bare(psycopg.connect(url, autocommit=True)) for _ in range(number)])
         case _:
-            idle(url, number)
+            services(url, number)
     sys.stdout.flush()
     os._exit(0)  # hundreds of connections need not be closed one by one
 

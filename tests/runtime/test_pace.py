@@ -230,3 +230,15 @@ def test_only_the_queues_asked_for_are_served(app: Holdfast) -> None:
     mine, other = anything.using(queue="mine").enqueue(), anything.using(queue="other").enqueue()
     app.run_worker(queues=["mine"], until_idle=True)
     assert (mine.refresh().state, other.refresh().state) == ("succeeded", "queued")
+
+
+def test_who_is_turned_away_again_and_again_stays_away_for_longer() -> None:
+    pace = Pace(20, 0.0, prefetch=True)
+    assert pace.away == 0.0
+    stays = list[float]()
+    for _ in range(9):
+        pace.asked(admitted=False)
+        stays.append(pace.away)
+    assert stays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
+    pace.asked(admitted=True)
+    assert pace.away == 0.0

@@ -115,6 +115,12 @@ class Claim(NamedTuple):
     """Take exactly this job, if it is runnable; `queues` and `full` are then of no account."""
     tenant: str | None = None
     """Take this tenant's jobs alone."""
+    defers: bool = False
+    """It may be turned away, if many others are claiming."""
+
+
+class TurnedAway(list[JobRecord]):
+    """The nothing that a claim got which defers to others: there may be jobs, and it had better come again later."""
 
 
 class Beat(NamedTuple):
@@ -285,7 +291,7 @@ class Store(Protocol):
         ...
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
-        """Commit and then claim, in one trip."""
+        """Commit and then claim, in one trip. Only who defers is ever `TurnedAway`."""
         ...
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:

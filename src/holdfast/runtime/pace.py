@@ -18,6 +18,7 @@ _LONG_TRIP = 0.01
 """Seconds that a trip takes where calls go far. Before such a trip it pays to wait for a part of what it takes."""
 _LONG_FOR_ONE = 0.001
 _PART = 0.1
+_AWAY, _LONGEST_AWAY = 0.1, 5.0
 
 
 class Pace:
@@ -36,6 +37,8 @@ class Pace:
         self._rested = True
         """There was nothing to take."""
         self._trip = 0.0
+        self.away = 0.0
+        """For how many seconds not to ask for jobs, unless called: too many others are at it."""
 
     def ran_dry(self, now: float) -> None:
         """Learn that there is nothing in hand."""
@@ -70,6 +73,10 @@ class Pace:
     def travelled(self, seconds: float, jobs: int = 0) -> None:
         """Learn how long a trip took, and how many jobs it carried: many may take long where calls do not go far."""
         self._trip = seconds if seconds > jobs * _LONG_FOR_ONE else 0.0
+
+    def asked(self, *, admitted: bool) -> None:
+        """Learn whether a claim was admitted: who is turned away again stays away for twice as long."""
+        self.away = 0.0 if admitted else min(max(2 * self.away, _AWAY), _LONGEST_AWAY)
 
     @property
     def patience(self) -> float:

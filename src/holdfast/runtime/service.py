@@ -130,6 +130,8 @@ class Service:
         self._away = False
         """The other runs a job that it heard of: whoever listens must go on listening."""
         self._stopping = 0
+        self._over = threading.Event()
+        """Told to stop, or the worker has ended by itself."""
         self._ended = threading.Event()
 
     def run(self, *, until_idle: bool = False) -> None:
@@ -162,6 +164,7 @@ class Service:
         """Ask once to drain, ask again to leave at once."""
         self._stopping += 1
         self.worker.drain()
+        self._over.set()
 
     @property
     def slots(self) -> int:
@@ -205,11 +208,12 @@ class Service:
                 self.worker.run(until_idle=until_idle)
             except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
                 failure.append(error)
+            finally:
+                self._over.set()
 
         working = threading.Thread(target=work, name="holdfast-worker", daemon=True)
         working.start()
-        while working.is_alive() and not self._stopping:
-            working.join(0.1)
+        self._over.wait()
         working.join(_HAND_IN / 2)
         if failure:
             raise failure[0]

@@ -10,6 +10,7 @@ work (`pace`); nothing is held in a worker that the store does not know to be le
 """
 
 import logging
+import random
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -25,7 +26,7 @@ from holdfast.domain.job import JobRecord, State
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock
-from holdfast.port.store import Claim, Store
+from holdfast.port.store import Claim, Store, TurnedAway
 from holdfast.runtime.attempt import Attempt
 from holdfast.runtime.crew import Crew
 from holdfast.runtime.executor import Executor
@@ -307,6 +308,7 @@ class Worker:
             if batch:
                 self._settle(batch, answers)
             if want is not None:
+                self._pace.asked(admitted=not isinstance(claimed, TurnedAway))
                 self._dispatch(claimed, sent, own)
         if told:
             self._tend(told, moves, answers)
@@ -325,7 +327,7 @@ class Worker:
         if room <= 0 or queues == {}:
             return None
         lease_id = self._unanswered.pop() if self._unanswered else self._lease_id()
-        return Claim(self.id, lease_id, self._settings.lease, room, queues)
+        return Claim(self.id, lease_id, self._settings.lease, room, queues, defers=True)
 
     def _open(self, room: int) -> dict[str, int] | None:
         """Give how many jobs there is room for in each queue that is not full here; none, if queues do not matter."""
@@ -423,6 +425,8 @@ class Worker:
         timeout = CALLED_POLL if called else POLL
         if not called and (due := self._next_wanted()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
+        if self._pace.away:
+            timeout = self._pace.away * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come again at once
         if called and self._callable:
             self._think_ahead()
         self._resting = called and self._callable

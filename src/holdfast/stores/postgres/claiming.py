@@ -12,8 +12,8 @@ from holdfast.domain.gates import Spare
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Move
-from holdfast.port.store import Claim
-from holdfast.stores.postgres import arrays, rows, sql
+from holdfast.port.store import Claim, TurnedAway
+from holdfast.stores.postgres import arrays, gate, rows, sql
 from holdfast.stores.postgres.marks import START, Lane, Mark, Marks
 from holdfast.stores.postgres.pool import Connection, Pool
 from holdfast.stores.postgres.rounds import Round, stood
@@ -30,7 +30,8 @@ _FEW = 100
 """So few jobs at the most are claimed the shortest way: there is nothing to do, so one is what comes."""
 _MOMENT = 1.0
 _TOLD = -2
-"""Where a row tells something besides: how the turn stood, or that there is nothing."""
+"""Where a row tells something besides: how the turn stood, or one of these."""
+_EMPTY, _TURNED_AWAY = 1, 2
 
 
 class Look(NamedTuple):
@@ -44,6 +45,12 @@ class Look(NamedTuple):
     """It takes nothing if there is a second lane; and tells whether there is nothing at all, if it completes others."""
     loaded: Loaded | None = None
     """The same with its parameters written, but for the lease's id."""
+    gated: bool = False
+    """It takes nothing if too many claims are under way; and tells so."""
+
+    def told(self, completes: Sequence[Move], found: Sequence[Sequence[Any]]) -> int | None:
+        """Give what its rows tell besides."""
+        return found[0][_TOLD] if self.gated or (self.lone and completes) else None
 
     def is_short(self, completes: Sequence[Move]) -> bool:
         """Tell whether it can be sent the shortest way: it brings few jobs, and no value of it needs a driver."""
@@ -123,7 +130,7 @@ class Claims:
         """Learn how a claim ended, and make ready the next if it found nothing."""
         if done[1]:
             self._took_at = time.monotonic()
-        elif not ruled:
+        elif not ruled and not isinstance(done[1], TurnedAway):
             self._ready = self._made_ready(want)
         return done
 
@@ -182,8 +189,10 @@ class Claims:
         if found is None:
             return Settlement(db, self._schema, self._given()).complete(completes), []
         done = completed(completes, found) if completes else set()
-        claimed = rows.claimed(found, want)
-        if asked.lone and not claimed and not (completes and found[0][_TOLD]):
+        told, claimed = asked.told(completes, found), rows.claimed(found, want)
+        if told == _TURNED_AWAY:
+            return done, TurnedAway()
+        if asked.lone and not claimed and told != _EMPTY:
             asked = look(self._schema, want, self.marks, self._given(), None, around=True)
             claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
             self.marks.in_vain(claimed, time.monotonic())
@@ -203,7 +212,7 @@ class Claims:
         done = completed(completes, found) if completes else set()
         claimed = rows.claimed(found, want)
         if not claimed:  # nothing is due, or not enough to spare
-            if asked.lone and not (completes and found[0][_TOLD]):
+            if asked.lone and asked.told(completes, found) != _EMPTY:
                 self.marks.not_alone(time.monotonic())
             return done, self._by_rules(db, (), want)[1]
         waited = 0.0 if asked.front else time.monotonic() - began  # for its turn, perhaps: not what the look cost
@@ -282,7 +291,7 @@ def look(
 ) -> Look:
     """Choose the statement that claims: one job, from the marks, from what may be the only lane, or from the front; and
     only as long as the limits of its queue leave so much to `spare`. One that looks `around` finds every lane, and what
-    seems to be in somebody's hands; one that is made ready `ahead` may never be sent.
+    seems to be in somebody's hands; one that is made ready `ahead` may never be sent, and is the answer to a call.
     """
     here = time.monotonic()
     lanes, alone = (None, None) if around else (marks.lanes(here), marks.alone(here))
@@ -294,11 +303,15 @@ def look(
         shared |= {**spare._asdict(), "home": next(iter(want.queues or ()))}
     if want.id is not None:
         return Look(text("claim_one"), {**shared, "id": want.id}, front=False)
+    gated = want.defers and not around and spare is None
+    if gated:
+        text = partial(text, gated=True)
+        shared |= {"places": gate.places(want), "gate": gate.key(schema, want)}
     if lanes is not None and (marked := _wanted(lanes, want)):
         if len(marked) == 1:
             lane, most, mark = marked[0]
-            return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark)}, front=False)
-        return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False)
+            return Look(text("claim_lone"), {**shared, **_lone(lane, most, mark)}, front=False, gated=gated)
+        return Look(text("claim", "marked_lanes"), {**shared, **_marked(marked)}, front=False, gated=gated)
     if not ahead:
         marks.looks(here)
     named = None if want.queues is None else {queue: most for queue, most in want.queues.items() if most > 0}
@@ -306,10 +319,11 @@ def look(
         part = "alone" if named is None else "alone_in_queue"
         most = want.limit if named is None else min(named[alone.queue], want.limit)
         parameters = {**shared, **_lone(alone, most, START)}
-        return Look(text("claim_lone", part), parameters, front=True, lone=True)
+        return Look(text("claim_lone", part), parameters, front=True, lone=True, gated=gated)
     if named is None:
-        return Look(text("claim", "all_lanes"), {**shared, "full": arrays.texts(list(want.full))}, front=True)
-    return Look(text("claim", "named_lanes"), {**shared, **_named(want)}, front=True)
+        every = {**shared, "full": arrays.texts(list(want.full))}
+        return Look(text("claim", "all_lanes"), every, front=True, gated=gated)
+    return Look(text("claim", "named_lanes"), {**shared, **_named(want)}, front=True, gated=gated)
 
 
 def _shared(want: Claim, now: Micros | None) -> dict[str, Any]:

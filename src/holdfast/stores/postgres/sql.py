@@ -72,12 +72,14 @@ def statement(
     draws: bool = False,
     ends: str | None = None,
     careful: bool = True,
+    gated: bool = False,
 ) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
     moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`; `alone` says that
     they are of one queue, `within` that none is claimed unless limits are far from full, and `draws` that a token is
     taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them. One
-    that is not `careful` tries only what is certainly in nobody's hands.
+    that is not `careful` tries only what is certainly in nobody's hands. One that is `gated` takes nothing if too many
+    are under way, and tells so.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
@@ -85,8 +87,12 @@ def statement(
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", lane)
         home = "taken.queue" if name in ("claim", "claim_lone") else _RAW["one_home" if alone else "home"]
         text = text.replace("{home}", home)
-        ending = _ENDING if ends is not None else _ROUND if name == "claim_round" else _ALONE
+        ending = _ENDING if ends is not None else _ROUND if name == "claim_round" or gated else _ALONE
         told = _RAW["stood"] if name == "claim_round" else _RAW["empty"] if ends is not None and part in _ONLY else ""
+        if gated:
+            ended = f"{_RAW['admitted']} AND {ending['ended']}"
+            ending = {**ending, "ends": _RAW["gate"] + ending["ends"], "ended": ended}
+            told = _RAW["turned_away"].replace("{empty}", told.removesuffix(",") or "0")
         bounds = _bounds(name, within=within, draws=draws) | _tried(name, careful=careful)
         for place, block in (bounds | ending | {"told": told}).items():
             text = text.replace(f"{{{place}}}", block)

@@ -293,6 +293,20 @@ AND NOT EXISTS (SELECT FROM {schema}.waiting AS other WHERE other.queue = CAST(%
 -- claim that completes others tells so; one that does not was called, and will find something: it does not pay for telling.
 CAST(NOT EXISTS (SELECT FROM first) {more} AS integer),
 
+-- name: gate
+-- One of the few places at the gate (see `gate`), until the end of the transaction. To try does not wait.
+gate AS MATERIALIZED (
+  SELECT EXISTS (
+    SELECT FROM generate_series(1, CAST(%(places)s AS integer)) AS place WHERE pg_try_advisory_xact_lock(CAST(%(gate)s AS integer), place)
+  ) AS open
+),
+
+-- name: admitted
+(SELECT open FROM gate)
+
+-- name: turned_away
+CASE WHEN (SELECT open FROM gate) THEN {empty} ELSE 2 END,
+
 -- name: leased
 -- What a claim got whose answer never came.
 SELECT {running_columns} FROM {schema}.running AS place
