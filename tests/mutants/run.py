@@ -36,10 +36,11 @@ TESTS = (
 )
 WORKFLOWS = tuple(f"tests/workflows/test_{part}.py" for part in ("steps", "undo", "families", "waiting"))
 HERE = ("-k", "not postgres")
-CALLS = ("tests/stores/test_postgres_calls.py",)
+CALLS = ("tests/stores/test_postgres_calls.py", "tests/stores/test_postgres_gate.py")
 SUITES = {
     "stores/postgres/claiming.py": CALLS,
     "stores/postgres/bell.py": CALLS,
+    "stores/postgres/gate.py": CALLS,
     "stores/postgres/": POSTGRES,
     "client/durable.py": (*WORKFLOWS, *HERE),
     "client/tokens.py": ("tests/client/test_tokens.py",),

@@ -29,6 +29,7 @@ FIRING = "runtime/firing.py"
 RELAY = "runtime/relay.py"
 CLAIMS = "stores/postgres/claiming.py"
 BELL = "stores/postgres/bell.py"
+GATE = "stores/postgres/gate.py"
 
 
 class Mutant(NamedTuple):
@@ -583,5 +584,19 @@ MUTANTS = (
         BELL,
         "ears.pgconn.notify_handler = self._overheard.append",
         "ears.pgconn.notify_handler = None",
+    ),
+    Mutant(
+        "a worker that was turned away takes it that there is nothing",
+        "L1",
+        CLAIMS,
+        "return done, TurnedAway()",
+        "return done, []",
+    ),
+    Mutant(
+        "a crowd on one queue turns the workers of another away",
+        "L1",
+        GATE,
+        'queues = "*" if want.queues is None else "\\n".join(sorted(want.queues))',
+        'queues = "*"',
     ),
 )
