@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.job import NewJob
 from holdfast.port.store import UPKEEP, Claim
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres import PostgresStore, gate
 from holdfast.stores.postgres.bell import Bell
 
 
@@ -67,6 +67,41 @@ def test_what_nobody_takes_is_called_out_less_and_less_often(bell: Bell, monkeyp
     assert look(["unserved"], due_in=0.001) == pytest.approx(0.02)
     look([])
     assert look(["unserved"]) == pytest.approx(0.02), "this is another one"
+
+
+def test_a_crowd_that_turns_its_own_away_is_called_seldom(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, full, called = [1_000.0], [False], list[list[str]]()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(bell, "_full", lambda: full[0])
+    monkeypatch.setattr(bell, "_call", lambda queues, _: called.append(sorted(queues)))
+    bell.told_leader(UPKEEP, leads=True, term=60, crowd=5)
+
+    def calls(found: list[str], looks: int) -> int:
+        before = len(called)
+        monkeypatch.setattr(bell, "_due", lambda: (found, None))
+        for _ in range(looks):
+            clock[0] += 0.25
+            assert bell._look(None), "we ourselves go and see"
+        return len(called) - before
+
+    assert calls(["mail"], 8) == 8
+    full[0] = True
+    assert calls(["mail"], 16) == 2, "once in two seconds"
+    assert calls(["mail", "urgent"], 2) == 1, "who serves another queue is called at once"
+    assert calls(["mail"], 2) == 0
+    full[0] = False
+    assert calls(["mail"], 4) == 4
+
+
+def test_a_claim_that_is_turned_away_says_that_there_is_no_room(postgres_url: str) -> None:
+    want = Claim("somebody", "lease", 60_000_000, 1, defers=True)
+    with closing(PostgresStore(postgres_url)) as store, store.pool.connect() as other, other.transaction():
+        store.insert([[("0192f1e5-aaaa-7000-8000-000000000001", NewJob("noop", "{}"))]])
+        assert not store._bell._full()
+        taken = "SELECT pg_try_advisory_xact_lock(%s, place) FROM generate_series(1, %s) AS place"
+        other.execute(taken, [gate.key(store.address.schema, want), gate.places(want)])
+        assert store.claim(want) == []
+        assert store._bell._full()
 
 
 def test_whoever_takes_jobs_is_busy(postgres_url: str) -> None:

@@ -425,8 +425,8 @@ class Worker:
         timeout = CALLED_POLL if called else POLL
         if not called and (due := self._next_wanted()) is not None:
             timeout = min(POLL, max(0.0, (due - self._store.now()) / SECOND))
-        if self._pace.away:
-            timeout = self._pace.away * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come again at once
+        if away := self._pace.away:  # not all who were turned away come again at once
+            timeout = min(away * random.uniform(0.5, 1.0), CALLED_POLL if called else POLL)  # noqa: S311
         if called and self._callable:
             self._think_ahead()
         self._resting = called and self._callable

@@ -45,6 +45,8 @@ _SHARE = 20
 """Dear looks of somebody who is busy are made so seldom that they take up this part of the time."""
 _LONGEST_REST = 5.0
 """The most seconds between two looks, however dear they are."""
+_IN_VAIN = 2.0
+"""Seconds between two calls of the leader for the same queues, if those who come are turned away."""
 _ASK = 0.5
 """Seconds between two questions for the lead, whoever of the crowd asks."""
 _HEED = 8
@@ -63,13 +65,15 @@ _LONGEST = 7000
 class Bell:
     """The bell of one store object. Threads and connections are made at first use, and anew after a fork."""
 
-    def __init__(self, pool: Pool, schema: str, due: Due, busy: Callable[[], bool]) -> None:
+    def __init__(self, pool: Pool, schema: str, due: Due, busy: Callable[[], bool], full: Callable[[], bool]) -> None:
         self._pool = pool
         self._schema = schema
         self._channel = f"holdfast_{schema}"
         self._due = due
         self._busy = busy
         """Tells whether we take jobs ourselves: then we also see what comes due."""
+        self._full = full
+        """Tells whether we were turned away, as others would be."""
         self._name = os.urandom(8).hex()
         self._lock = threading.Lock()
         self._pid = 0
@@ -99,6 +103,8 @@ class Bell:
         self._led_until: dict[str, float] = {}
         self._leads_until = 0.0
         self._next_look = self._last_look = 0.0
+        self._called_out: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
+        """When we last called on everybody's behalf, and for which queues."""
         self._took = self._rest = 0.0
         """How long the last look took, and how long to rest between two because they are dear."""
         self._again = _SOON
@@ -344,8 +350,15 @@ class Bell:
         if self._crowd > 1:
             self._next_look = min(self._next_look, self._last_look + max(self._again, self._rest))
             self._again = min(_LOOK, 2 * self._again)
-            self._call(found, _LED)
+            self._call_out(frozenset(found))
         return queues is None or not set(queues).isdisjoint(found)
+
+    def _call_out(self, found: frozenset[str]) -> None:
+        """Call whoever is idle; seldom, if those who come are turned away: two hundred hear each call."""
+        at, called = self._called_out
+        if self._last_look - at >= _IN_VAIN or not found <= called or not self._full():
+            self._called_out = self._last_look, found
+            self._call(found, _LED)
 
     def _learn_cost(self, seconds: float) -> None:
         dear = min(seconds, self._took)

@@ -82,7 +82,7 @@ class Claims:
         self._given = given
         self._nearest = nearest
         """Gives the connection that a call has just come over, to the thread that heard it."""
-        self._took_at = float("-inf")
+        self._took_at = self._turned_at = float("-inf")
         self._unanswered: set[str] = set()
         """Lease ids of claims of which it is not known what they took."""
         self._ready: Ready | None = None
@@ -155,6 +155,11 @@ class Claims:
         """Whether something was claimed a moment ago."""
         return time.monotonic() - self._took_at < _MOMENT
 
+    @property
+    def full(self) -> bool:
+        """Whether somebody was turned away a moment ago."""
+        return time.monotonic() - self._turned_at < _MOMENT
+
     def _way(self, want: Claim) -> Callable[[Connection, Sequence[Move], Claim], Done]:
         """Choose the way of a claim by rules."""
         if (spare := self._turns.spare(want)) is not None:
@@ -191,6 +196,7 @@ class Claims:
         done = completed(completes, found) if completes else set()
         told, claimed = asked.told(completes, found), rows.claimed(found, want)
         if told == _TURNED_AWAY:
+            self._turned_at = time.monotonic()
             return done, TurnedAway()
         if asked.lone and not claimed and told != _EMPTY:
             asked = look(self._schema, want, self.marks, self._given(), None, around=True)

@@ -90,7 +90,7 @@ class PostgresStore:
         """No lease ended before this, as far as was seen; forgotten at times, because a clock may be set back."""
         self._reapings = 0
         schema.ready(self.pool)
-        self._bell = Bell(self.pool, self._schema, self._callable, lambda: self._claims.busy)
+        self._bell = Bell(self.pool, self._schema, self._callable, lambda: self._claims.busy, lambda: self._claims.full)
         self._claims = Claims(self.pool, self._turns, lambda: self._given, self._bell.nearest)
         self._storing = Storing(self.pool, self._turns, self._bell, lambda: self._given)
 
