@@ -125,6 +125,23 @@ def test_sigterm_lets_a_running_job_finish(tmp_path: Path, app: Holdfast) -> Non
     assert job.refresh().state == "succeeded"
 
 
+def test_a_signal_that_another_thread_takes_is_heeded_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import signal, threading\nfrom holdfast import Holdfast\n"
+        f"app = Holdfast('sqlite:///{tmp_path}/jobs.db')\n"
+        "@app.job\ndef stop() -> None:\n    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+    )
+    with closing(Holdfast(f"sqlite:///{tmp_path}/jobs.db")) as app:
+
+        @app.job
+        def stop() -> None:
+            raise NotImplementedError
+
+        stop.enqueue()
+    with started("worker", f"{tmp_path}/shop.py:app", cwd=tmp_path) as worker:
+        assert worker.wait(GONE_SOON) == 0
+
+
 @pytest.mark.parametrize("words", [(), ("--processes", "1")], ids=["alone", "supervised"])
 def test_a_second_signal_gives_a_running_job_back(tmp_path: Path, app: Holdfast, words: tuple[str, ...]) -> None:
     target = write_application(tmp_path, grace=60)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -60,7 +59,8 @@ def dev(port: int, worker_id: str | None, parent_fd: int | None, *, served: bool
     folder = folder_of(parse(asked.target))
     click.echo(f"watching {folder}; stop with Ctrl-C")
     reader, writer = os.pipe()
-    with _stop_signals() as stopped:
+    stopped = threading.Event()
+    with stopping_by_signal(stopped.set):
         while not stopped.is_set():
             seen = times(folder)
             child = subprocess.Popen(
@@ -161,18 +161,3 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
             child.wait(None if end is None else end - time.monotonic())
         except subprocess.TimeoutExpired:
             continue
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    stopped = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stopped.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

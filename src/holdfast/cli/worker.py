@@ -18,7 +18,7 @@ from holdfast.client.registry import queue_name
 from holdfast.client.settings import here
 from holdfast.domain.errors import BadInput
 from holdfast.runtime.service import patiently
-from holdfast.runtime.signals import stopping_by_signal
+from holdfast.runtime.signals import stopping_by_signal, wait_heedful
 from holdfast.runtime.supervisor import Supervisor, follow_parent, parent_id
 from holdfast.runtime.telemetry.serving import Gathering, Reporter, serve
 from holdfast.runtime.telemetry.tally import Totals, together
@@ -203,7 +203,7 @@ class Start:
             self._woken.set()
 
         threading.Thread(target=work, name="holdfast-start", daemon=True).start()
-        self._woken.wait()
+        wait_heedful(self._woken)
         if failure:
             raise failure[0]
         self._go_on()

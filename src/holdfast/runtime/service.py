@@ -36,7 +36,7 @@ from holdfast.runtime.drop import Watching
 from holdfast.runtime.executor import Executor
 from holdfast.runtime.heart import ENLIST, Heart
 from holdfast.runtime.relay import Relay
-from holdfast.runtime.signals import stopping_by_signal
+from holdfast.runtime.signals import stopping_by_signal, wait_heedful
 from holdfast.runtime.stage import Hands
 from holdfast.runtime.telemetry.watch import Watch
 from holdfast.runtime.upkeep import Upkeep
@@ -213,7 +213,7 @@ class Service:
 
         working = threading.Thread(target=work, name="holdfast-worker", daemon=True)
         working.start()
-        self._over.wait()
+        wait_heedful(self._over)
         working.join(_HAND_IN / 2)
         if failure:
             raise failure[0]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import FrameType
 
+_TURN = 0.5
+
 
 @contextlib.contextmanager
 def stopping_by_signal(stop: Callable[[], None]) -> Iterator[None]:
@@ -36,6 +38,14 @@ def stopping_by_signal(stop: Callable[[], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         asked.put(False)
+
+
+def wait_heedful(event: threading.Event) -> None:
+    """Wait in the main thread, never for long at a time: a signal that slips in just before a wait, or that the system
+    gives to another thread, does not end it, and Python heeds it only when the main thread goes on.
+    """
+    while not event.wait(_TURN):
+        pass
 
 
 @contextlib.contextmanager
