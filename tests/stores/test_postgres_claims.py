@@ -95,15 +95,15 @@ def test_jobs_that_come_one_by_one_are_claimed_the_short_way(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ways: Counter[str] = Counter()
-    claim = Claims._by_order
+    trip = Claims.trip
 
     def counted(claims: Claims, *asked: Any) -> Any:
         way = "long" if claims.marks.alone(time.monotonic()) is None else "short"
-        done = claim(claims, *asked)
+        done = trip(claims, *asked)
         ways[way] += len(done[1])
         return done
 
-    monkeypatch.setattr(Claims, "_by_order", counted)
+    monkeypatch.setattr(Claims, "trip", counted)
     with closing(Holdfast(postgres_url)) as app:
 
         @app.job

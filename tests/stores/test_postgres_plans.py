@@ -25,7 +25,7 @@ from holdfast.domain.limits import Kept, Limit, Rule
 from holdfast.domain.moments import HOUR
 from holdfast.domain.move import Answer, Event
 from holdfast.port.store import Beat, Claim, Page, Query
-from holdfast.stores.postgres import PostgresStore, lanes
+from holdfast.stores.postgres import PostgresStore, lanes, sql
 from holdfast.stores.postgres.address import SETTINGS
 from holdfast.stores.postgres.swift import Swift
 from tests import postgres, servers
@@ -197,6 +197,16 @@ def test_a_claim_from_the_marks_walks_it_too(store: PostgresStore, probe: Probe)
     waiting = [node for plan in plans for node in plan if node.relation == "waiting" and node.kind != "ModifyTable"]
     assert {node.along for node in waiting if node.kind != "Tid Scan"} == {"waiting_order"}
     assert any("available_at" in node.condition and "job_id" in node.condition for node in waiting)
+
+
+@pytest.mark.parametrize("part", ["", "alone", "alone_in_queue"])
+def test_a_claim_that_was_made_ready_walks_it_as_well(store: PostgresStore, probe: Probe, part: str) -> None:
+    values = {"now": None, "limit": 20, "lease_id": "x", "owner": "w", "lease": LEASE, "queue": "q1", "rank": -1}
+    probe.explain(sql.statement(store.address.schema, "claim_ready", part), values, numbered=False)
+    frugal(probe.seen, 20)
+    waiting = [node for node in probe.seen[0] if node.relation == "waiting" and node.kind != "ModifyTable"]
+    assert {node.along for node in waiting if node.kind != "Tid Scan"} == {"waiting_order"}
+    assert any("queue" in node.condition and "rank" in node.condition for node in waiting)
 
 
 @contextmanager

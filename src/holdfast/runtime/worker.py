@@ -271,9 +271,7 @@ class Worker:
         caller, as its `own`.
         """
         with self._hands:
-            batch = [self._finished.popleft() for _ in range(len(self._finished))]
-            self._handed += len(batch)
-            self._pace.finished(len(batch), self._clock.monotonic())
+            batch = self._to_hand_in() if self._finished else []
             want = self._wished() if claim else None
             asked = 0 if want is None else want.limit
             self._asked += asked
@@ -281,7 +279,7 @@ class Worker:
         moves = [attempt.outcome for attempt in batch if attempt.outcome is not None]
         told = [attempt.job for attempt in batch if attempt.outcome] if any(move.events for move in moves) else []
         sent = self._clock.monotonic()
-        if self._pace.quick and self.held:
+        if self.held and self._pace.quick:
             self._busy.set()
         claimed: list[JobRecord] = []
         answers: list[Answer] = []
@@ -315,6 +313,12 @@ class Worker:
         if want is not None:
             self._shed()
         return len(claimed)
+
+    def _to_hand_in(self) -> list[Attempt]:
+        batch = [self._finished.popleft() for _ in range(len(self._finished))]
+        self._handed += len(batch)
+        self._pace.finished(len(batch), self._clock.monotonic())
+        return batch
 
     def _wished(self) -> Claim | None:
         """Give the wish that was thought of before, if nothing has changed since."""

@@ -43,8 +43,6 @@ class Look(NamedTuple):
     """It looks from the front of its lanes, and not from the marks."""
     lone: bool = False
     """It takes nothing if there is a second lane; and tells whether there is nothing at all, if it completes others."""
-    loaded: Loaded | None = None
-    """The same with its parameters written, but for the lease's id."""
     gated: bool = False
     """It takes nothing if too many claims are under way; and tells so."""
 
@@ -62,7 +60,7 @@ class Ready(NamedTuple):
 
     want: Claim
     known: Known
-    look: Look
+    loaded: Loaded
 
 
 class Claims:
@@ -121,10 +119,15 @@ class Claims:
         if near is None:
             return None
         try:
-            return self._ended(want, self._by_order(near, (), want, ready.look), ruled=False)
+            claimed = rows.claimed(ready.loaded.rows(near, want.lease_id), want)
+            if claimed:
+                self.marks.answered()
+            else:
+                claimed = self._around(near, want)
         except psycopg.Error:
             self._unanswered.add(want.lease_id)
             return None
+        return self._ended(want, (set(), claimed), ruled=False)
 
     def _ended(self, want: Claim, done: Done, *, ruled: bool) -> Done:
         """Learn how a claim ended, and make ready the next if it found nothing."""
@@ -142,8 +145,7 @@ class Claims:
         asked = look(self._schema, want, self.marks, None, None, ahead=True)
         if not asked.lone:
             return None
-        loaded = swiftly(asked.statement).loaded(asked.parameters, "lease_id")
-        return Ready(want, known, asked._replace(loaded=loaded))
+        return Ready(want, known, swiftly(asked.statement).loaded(asked.parameters, "lease_id"))
 
     def _is(self, ready: Ready, want: Claim) -> bool:
         """Tell whether a claim is what was made ready, but for its id, and what was known then is known still."""
@@ -179,16 +181,14 @@ class Claims:
         ours = db.execute(sql.statement(self._schema, "leased"), {"lease_id": want.lease_id}).fetchall()
         return (set(), [rows.record(row) for row in ours]) if ours else None
 
-    def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim, ready: Look | None = None) -> Done:
+    def _by_order(self, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Complete and claim by one statement."""
         if want.limit <= 0:
             return Settlement(db, self._schema, self._given()).complete(completes) if completes else set(), []
-        asked = ready or self.look(want, telling(completes) if completes else None)
+        asked = self.look(want, telling(completes) if completes else None)
         began = time.monotonic()
-        if asked.loaded is not None:
-            found: list[Any] | None = asked.loaded.rows(db, want.lease_id)
-        elif asked.is_short(completes):
-            found = swiftly(asked.statement).rows(db, asked.parameters)
+        if asked.is_short(completes):
+            found: list[Any] | None = swiftly(asked.statement).rows(db, asked.parameters)
         else:
             found = self._sent(db, asked, completes)
         if found is None:
@@ -199,14 +199,24 @@ class Claims:
             self._turned_at = time.monotonic()
             return done, TurnedAway()
         if asked.lone and not claimed and told != _EMPTY:
-            asked = look(self._schema, want, self.marks, self._given(), None, around=True)
-            claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
-            self.marks.in_vain(claimed, time.monotonic())
+            return done, self._around(db, want)
         if not claimed and not asked.lone:
             self.marks.found_nothing()
         if want.id is None:
             self.marks.took(claimed, want.limit, time.monotonic() - began, front=asked.front)
         return done, claimed
+
+    def _around(self, db: Connection, want: Claim) -> list[JobRecord]:
+        """Look round all lanes, because what may be the only one gave nothing."""
+        asked = look(self._schema, want, self.marks, self._given(), None, around=True)
+        began = time.monotonic()
+        claimed = rows.claimed(sql.ask(db, asked.statement, asked.parameters), want)
+        ended = time.monotonic()
+        self.marks.in_vain(claimed, ended)
+        if not claimed:
+            self.marks.found_nothing()
+        self.marks.took(claimed, want.limit, ended - began, front=True)
+        return claimed
 
     def _by_spare(self, spare: Spare, db: Connection, completes: Sequence[Move], want: Claim) -> Done:
         """Claim by order as long as limits are that far from full; else by rules."""
@@ -325,6 +335,8 @@ def look(
         part = "alone" if named is None else "alone_in_queue"
         most = want.limit if named is None else min(named[alone.queue], want.limit)
         parameters = {**shared, **_lone(alone, most, START)}
+        if ahead:
+            return Look(sql.statement(schema, "claim_ready", part), parameters, front=True, lone=True)
         return Look(text("claim_lone", part), parameters, front=True, lone=True, gated=gated)
     if named is None:
         every = {**shared, "full": arrays.texts(list(want.full))}

@@ -88,6 +88,10 @@ class Marks:
         if self._vain > _VAIN or any(_lane(job) != self._alone for job in jobs):
             self.not_alone(now)
 
+    def answered(self) -> None:
+        """Learn that it gave what somebody was called for."""
+        self._vain = 0
+
     def not_alone(self, now: float) -> None:
         """Learn that it is not the only one, or of no use."""
         self._alone, self._not_alone, self._vain = None, now, 0

@@ -37,6 +37,8 @@ _ENDING = {
     "besides": ") ON TRUE",
 }
 """What stands in a statement that claims, and in one that completes as well."""
+_PLAIN = ("claim", "claim_lone", "claim_ready")
+"""Claims in which every job waits under its queue's own name."""
 _ONLY = ("alone", "alone_in_queue")
 """The parts of a statement that claims from what may be the only lane."""
 
@@ -85,7 +87,8 @@ def statement(
     if "{taken}" in text:
         lane = "NULL" if not counted else _RAW["unnamed_lane" if within else "counted_lane"]
         text = text.replace("{taken}", _RAW["taken"]).replace("{lane}", lane)
-        home = "taken.queue" if name in ("claim", "claim_lone") else _RAW["one_home" if alone else "home"]
+        text = text.replace("{picked}", _RAW["picked_ready"] if name == "claim_ready" else "SELECT place FROM picked")
+        home = "taken.queue" if name in _PLAIN else _RAW["one_home" if alone else "home"]
         text = text.replace("{home}", home)
         ending = _ENDING if ends is not None else _ROUND if name == "claim_round" or gated else _ALONE
         told = _RAW["stood"] if name == "claim_round" else _RAW["empty"] if ends is not None and part in _ONLY else ""

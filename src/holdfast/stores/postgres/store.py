@@ -130,7 +130,8 @@ class PostgresStore:
 
     def claim(self, want: Claim) -> list[JobRecord]:
         """Lease runnable jobs, best first."""
-        return self.exchange((), want)[1]
+        _, claimed = self._claims.trip((), want)
+        return self._heard(claimed)
 
     def commit(self, moves: Sequence[Move]) -> list[Answer]:
         """Write each move whose guard holds."""
@@ -140,6 +141,8 @@ class PostgresStore:
 
     def exchange(self, moves: Sequence[Move], want: Claim) -> tuple[list[Answer], list[JobRecord]]:
         """Commit and claim; a batch of completions and a claim make one trip and one transaction."""
+        if not moves:
+            return [], self.claim(want)
         completes = completable(moves) if len({move.id for move in moves}) == len(moves) else []
         if len(completes) < len(moves):
             at_once = {move.id for move in completes}
@@ -148,8 +151,7 @@ class PostgresStore:
         else:
             answers = [Answer.OK] * len(moves)
         done, claimed = self._claims.trip(completes, want)
-        if claimed:
-            self._reckoning.heard(claimed[0].updated_at)
+        self._heard(claimed)
         if len(done) < len(completes):
             rest = {move.id: move for move in completes if move.id not in done}
             late = dict(zip(rest, self.commit(list(rest.values())), strict=True))
@@ -157,6 +159,12 @@ class PostgresStore:
         if self._turns.known.rules:
             self._bell.ring(set(self._turns.ended({move.queue for move in completes})))
         return answers, claimed
+
+    def _heard(self, claimed: list[JobRecord]) -> list[JobRecord]:
+        """Learn the time from what was claimed."""
+        if claimed:
+            self._reckoning.heard(claimed[0].updated_at)
+        return claimed
 
     def heartbeat(self, beats: Sequence[Beat], lease: Micros) -> list[Answer]:
         """Extend leases."""
