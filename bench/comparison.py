@@ -16,6 +16,8 @@ from holdfast.bench.place import place
 OURS = "holdfast"
 GRAPHILE = "graphile-worker"
 _NAME = "holdfast_bench_ours"
+_WARM_UPS = 2
+"""So often who comes first goes before it counts: a machine that has idled is slow for a while, a new server too."""
 
 
 class Comparison:
@@ -52,6 +54,9 @@ class Comparison:
         self._tell(f"{number}: {OURS}")
         jobs = 50_000 // self._share
         with fresh(self._conninfo, _NAME) as url, place(url) as where:
+            for _ in range(_WARM_UPS):
+                measures.bulk(where, jobs)
+                measures.drain(where, jobs, 1)
             self._add("bulk", OURS, measures.bulk(where, jobs))
             for procs in (1, 2):
                 self._add(f"drain {procs}", OURS, measures.drain(where, jobs, procs).rate)

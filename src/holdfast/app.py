@@ -419,8 +419,8 @@ class Holdfast(Operator):
         """Make what processes deliveries; a handler that still runs after `within` seconds gives its job back."""
         from holdfast.runtime.delivery import Delivery
         from holdfast.runtime.executor import Executor
+        from holdfast.runtime.hands import Hands
         from holdfast.runtime.service import worker_id
-        from holdfast.runtime.stage import Hands
 
         watch, ids, draw = self.telemetry.watch, self._inserting().take, random.random
         hands = Hands(self.store, self.registry, self.settings, draw, ids, watch=watch)

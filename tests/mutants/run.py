@@ -36,6 +36,7 @@ TESTS = (
 )
 WORKFLOWS = tuple(f"tests/workflows/test_{part}.py" for part in ("steps", "undo", "families", "waiting"))
 HERE = ("-k", "not postgres")
+STEPS = ("tests/stores/test_postgres_steps.py",)
 CALLS = ("tests/stores/test_postgres_calls.py", "tests/stores/test_postgres_gate.py")
 SUITES = {
     "stores/postgres/claiming.py": CALLS,
@@ -44,6 +45,8 @@ SUITES = {
     "stores/postgres/": POSTGRES,
     "client/durable.py": (*WORKFLOWS, *HERE),
     "client/tokens.py": ("tests/client/test_tokens.py",),
+    "runtime/attempt.py": STEPS,
+    "runtime/stage.py": STEPS,
     "runtime/firing.py": ("tests/runtime/test_firing.py", *HERE),
     "runtime/relay.py": ("tests/runtime/test_relay.py", "-k", "always_refused or stopped_relay or bad_event"),
 }

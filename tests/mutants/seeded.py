@@ -30,6 +30,8 @@ RELAY = "runtime/relay.py"
 CLAIMS = "stores/postgres/claiming.py"
 BELL = "stores/postgres/bell.py"
 GATE = "stores/postgres/gate.py"
+ATTEMPT = "runtime/attempt.py"
+STAGE = "runtime/stage.py"
 
 
 class Mutant(NamedTuple):
@@ -550,11 +552,30 @@ MUTANTS = (
         "while not stand.over:",
     ),
     Mutant(
-        "a claim that was made ready goes by rules that have changed",
+        "a claim that was made ready and found nothing asks for no rules",
         "S29",
         CLAIMS,
-        "same and self._turns.knows(ready.known) and",
-        "same and",
+        "elif self._turns.knows(ready.known):",
+        "elif True:",
+    ),
+    Mutant(
+        "what a step wrote is not committed with its record",
+        "S24",
+        ATTEMPT,
+        "return transaction if transaction is not None and transaction.open else None",
+        "return None",
+    ),
+    Mutant(
+        "a step whose commit was lost is run again at once",
+        "S24",
+        STAGE,
+        """            self._attempt.stop = self._attempt.stop or Stop.RELEASE
+            raise AttemptStopped
+        return Answer.OK
+""",
+        """            return Answer.OK
+        return Answer.OK
+""",
     ),
     Mutant(
         "a claim whose line broke does not ask what it got",

@@ -182,11 +182,25 @@ def test_s29_a_rule_that_came_meanwhile_is_not_overlooked(
     silent(store)
     with closing(Holdfast(postgres_url)) as app:
         app.limits.set("default", concurrency=2)
-    store._turns.learn(0)
+    store._turns._read_at = float("-inf")  # it is long ago that somebody asked
     fill(other, 2)
     heard(store)
     assert len(claimed(store)) == 1, "one runs already"
-    assert sent == []
+    assert len(sent) == 1
+    assert list(store.check()) == []
+
+
+def test_a_worker_that_was_not_called_for_long_asks_for_no_rules(
+    store: PostgresStore, other: PostgresStore, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(store)
+    store._turns._read_at = float("-inf")
+    with monkeypatch.context() as patch:
+        patch.setattr(store._turns, "learn", None)
+        ids = fill(other, 1)
+        heard(store)
+        assert claimed(store) == ids
+    assert len(sent) == 1
 
 
 def test_a_queue_that_was_paused_meanwhile_gives_nothing(

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast import Holdfast, StoreUnavailable
+from holdfast import Holdfast, JobFunction, StoreUnavailable
 from holdfast.domain.errors import StoreError
 from tests.servers import Server, own, until
 
@@ -58,10 +58,7 @@ def test_l10_a_failover_under_load_is_survived_without_a_hand(primary: Server, s
     )
     (tmp_path / "shop.py").write_text(APPLICATION)
     with closing(Holdfast(url)) as app:
-
-        @app.job
-        def noop(n: int) -> None: ...
-
+        noop = _with_noop(app)
         accepted = {str(job.id) for job in app.enqueue_many([noop.prepare(n) for n in range(JOBS)])}
         words = [sys.executable, "-m", "holdfast", "worker", f"{tmp_path}/shop.py:app"]
         with (tmp_path / "err").open("w") as err:
@@ -73,7 +70,7 @@ def test_l10_a_failover_under_load_is_survived_without_a_hand(primary: Server, s
             with pytest.raises(StoreUnavailable, match=r"cannot be reached|takes no changes"):
                 noop.enqueue(0)
             standby.promote()
-            accepted.add(until(lambda: _enqueued(app), "an enqueue after the failover"))
+            accepted.add(until(lambda: _enqueued(noop), "an enqueue after the failover"))
             until(lambda: app.counts().unfinished == 0, "the end")
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(20) == 0
@@ -94,22 +91,29 @@ def _outcomes(server: Server) -> dict[str, str]:
         return dict(db.execute("SELECT job_id::text, md5(outcome::text) FROM holdfast.outcome AS outcome").fetchall())
 
 
-def _enqueued(app: Holdfast) -> str | None:
+def _enqueued(noop: "JobFunction[[int], None]") -> str | None:
     try:
-        return str(app.enqueue("noop", {"n": -1}).id)
+        return str(noop.enqueue(-1).id)
     except StoreError:
         return None
 
 
 def test_a_standby_can_be_looked_at_and_takes_nothing(primary: Server, standby: Server) -> None:
     with closing(Holdfast(primary.address)) as app:
-        id_ = app.enqueue("noop", {"n": 1}).id
+        id_ = _with_noop(app).enqueue(1).id
     with closing(Holdfast(standby.address)) as app:
+        noop = _with_noop(app)
         assert app.get(id_).state == "queued"
         assert app.counts()["queued"] == 1
-        assert [str(job.id) for job in app.find(state="queued")] == [str(id_)]
+        assert [job.id for job in app.find(state="queued")] == [id_]
         assert list(app.store.check()) == []
-        with pytest.raises(StoreUnavailable, match=r"takes no changes: it is a read-only replica"):
-            app.enqueue("noop", {"n": 2})
-        with pytest.raises(StoreUnavailable, match=r"takes no changes: it is a read-only replica"):
-            app.cancel(id_)
+        for change in (lambda: noop.enqueue(2), lambda: app.cancel(id_), lambda: app.pause("default")):
+            with pytest.raises(StoreUnavailable, match="takes no changes: it is a read-only replica"):
+                change()
+
+
+def _with_noop(app: Holdfast) -> "JobFunction[[int], None]":
+    @app.job
+    def noop(n: int) -> None: ...
+
+    return noop

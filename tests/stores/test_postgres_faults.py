@@ -25,7 +25,7 @@ from holdfast.domain.move import Answer, Move
 from holdfast.port.store import Claim
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import TIMEOUTS
-from tests.servers import Server, link, own, seed, until, working
+from tests.servers import Server, link, own, until, working
 
 LEASE = 60_000_000
 _NAMES = count(1)
@@ -222,44 +222,6 @@ def test_l6_a_worker_ends_on_sigterm_within_its_grace_though_the_server_is_away(
             worker.wait()
         assert lasted < 1 + 1 + 1, "grace, a second, and a second for a busy machine"
         assert "Traceback" not in (tmp_path / "err").read_text()
-
-
-@pytest.mark.skipif("HOLDFAST_TEST_LONG" not in os.environ, reason="measures a rate; HOLDFAST_TEST_LONG=1 runs it")
-def test_l10_the_rate_is_back_soon_after_the_server_is(server: Server, url: str) -> None:
-    app, _ = open_app(url)
-    with closing(app):
-        seed(url, waiting=400_000)
-        with working(app):
-            until(lambda: _finished(app) > 10_000, "the start")
-            before = _best_rate(app, 4)
-            server.stop("immediate")
-            threading.Event().wait(1.0)
-            server.start()
-            after = _best_rate(app, 10, enough=0.9 * before)
-        assert after >= 0.8 * before, f"{after:.0f} jobs a second after, {before:.0f} before"
-        assert list(app.store.check()) == []
-
-
-def _finished(app: Holdfast) -> int:
-    try:
-        return app.counts()["succeeded"]
-    except StoreUnavailable:
-        return 0
-
-
-def _best_rate(app: Holdfast, seconds: float, enough: float = float("inf")) -> float:
-    """Measure the best rate over about a second, within some seconds."""
-    end = time.monotonic() + seconds
-    best = 0.0
-    points: list[tuple[float, int]] = []
-    while time.monotonic() < end and best < enough:
-        if finished := _finished(app):
-            points.append((time.monotonic(), finished))
-            old = next((point for point in points if points[-1][0] - point[0] <= 1.2), points[-1])
-            if points[-1][0] - old[0] > 0.8:
-                best = max(best, (points[-1][1] - old[1]) / (points[-1][0] - old[0]))
-        threading.Event().wait(0.1)
-    return best
 
 
 def test_every_connection_has_its_timeouts(url: str) -> None:

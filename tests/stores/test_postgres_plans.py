@@ -4,7 +4,7 @@ The statements are caught as the store sends them, and explained in a session wi
 they are carried out. A plan may read the tables that grow by look-ups only, and the pages it touches may depend on the
 number of jobs asked for, never on the number stored.
 
-`HOLDFAST_TEST_ROWS` says how many of each: 100,000 by default, so that the tests stay quick; a million in CI.
+`HOLDFAST_TEST_ROWS` says how many of each: a million by default.
 """
 
 import os
@@ -30,7 +30,7 @@ from holdfast.stores.postgres.address import SETTINGS
 from holdfast.stores.postgres.swift import Swift
 from tests import postgres, servers
 
-ROWS = int(os.environ.get("HOLDFAST_TEST_ROWS", "100000"))
+ROWS = int(os.environ.get("HOLDFAST_TEST_ROWS", "1000000"))
 BATCH = 100
 LEASE = 60_000_000
 GROWING = {

@@ -232,10 +232,10 @@ class Context:
 
     def transaction(self) -> Any:
         """Open a transaction that commits together with this job's completion, so that what the handler writes to the
-        store's own database happens exactly once.
+        store's own database happens exactly once. In the body of a step it commits together with the step's record.
 
         `with ctx.transaction() as connection:` (or `async with`). The block's end does not commit: the transaction
-        stays open until the handler returns, and is undone if it fails.
+        stays open until the handler, or the body of the step, returns, and is undone if that fails.
         """
         return _Block(self._attempt.begin(), awaited=self._awaited)
 

@@ -5,12 +5,16 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.client.asking import Script
+from holdfast.client.context import CURRENT_STEP
 from holdfast.client.durable import Durable, Stage
 from holdfast.client.registry import Kind
 from holdfast.domain.errors import BadInput
 from holdfast.domain.job import JobRecord
 from holdfast.domain.move import Answer, Move
 from holdfast.port.transaction import Transaction
+
+_NONE: dict[str, Transaction] = {}
+"""What nearly every attempt has within its steps; never changed but replaced."""
 
 
 class Stop(StrEnum):
@@ -49,6 +53,7 @@ class Attempt:
         "stopped_at",
         "transact",
         "transaction",
+        "within",
         "written",
     )
 
@@ -72,6 +77,8 @@ class Attempt:
         """Where a transaction for the handler comes from."""
         self.transaction: Transaction | None = None
         """The transaction the handler asked for."""
+        self.within: dict[str, Transaction] = _NONE
+        """Those that the bodies of steps asked for, until each is committed with its step's record."""
         self.stage: Stage | None = None
         """Where the handler's steps are done, if it can have any."""
         self.durable: Durable | None = None
@@ -92,13 +99,49 @@ class Attempt:
         """The span of the attempt, while it runs and is traced."""
 
     def begin(self) -> Transaction:
-        """Give the handler its transaction; the same one if it asks again."""
-        if self.transaction is None:
-            if self.transact is None:
-                msg = "ctx.transaction() is for handlers that run in the worker's own process, not in one of their own."
-                raise BadInput(msg)
-            self.transaction = self.transact()
-        return self.transaction
+        """Give the handler its transaction, or the body of a step that step's; the same one if it asks again."""
+        step = CURRENT_STEP.get()
+        begun = self.transaction if step is None else self.within.get(step)
+        if begun is not None:
+            return begun
+        if self.transact is None:
+            msg = "ctx.transaction() is for handlers that run in the worker's own process, not in one of their own."
+            raise BadInput(msg)
+        begun = self.transact()
+        if step is None:
+            self.transaction = begun
+        else:
+            self.within = {**self.within, step: begun}
+        return begun
+
+    def left_open(self, move: Move) -> Transaction | None:
+        """Hand over the transaction that the body of a step has left open, to be committed with the step's record."""
+        transaction = self.within.pop(move.step, None) if self.within and move.step is not None else None
+        return transaction if transaction is not None and transaction.open else None
+
+    def undo(self) -> None:
+        """Undo all that was left open in transactions."""
+        self.undo_steps()
+        if self.transaction is not None:
+            self.transaction.rollback()
+
+    async def aundo(self) -> None:
+        """Asynchronous twin of `undo`."""
+        await self.aundo_steps()
+        if self.transaction is not None:
+            await self.transaction.arollback()
+
+    def undo_steps(self, step: str | None = None) -> None:
+        """Undo what the body of a step has left open that is not recorded; or those of all steps."""
+        for name in list(self.within) if step is None else (step,):
+            if name in self.within:
+                self.within.pop(name).rollback()
+
+    async def aundo_steps(self, step: str | None = None) -> None:
+        """Asynchronous twin of `undo_steps`."""
+        for name in list(self.within) if step is None else (step,):
+            if name in self.within:
+                await self.within.pop(name).arollback()
 
     def workflow(self) -> Durable:
         """Give the handler its steps."""

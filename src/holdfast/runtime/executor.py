@@ -38,7 +38,8 @@ from holdfast.domain.moments import SECOND
 from holdfast.domain.move import Answer, Move, Verb, joined
 from holdfast.port.transaction import Transaction
 from holdfast.runtime.attempt import Attempt, Stop
-from holdfast.runtime.stage import AttemptStage, Hands
+from holdfast.runtime.hands import Hands
+from holdfast.runtime.stage import AttemptStage
 from holdfast.runtime.telemetry.watch import Watch
 
 log = logging.getLogger("holdfast.executor")
@@ -102,9 +103,9 @@ class Executor:
                 return self._undone(attempt, stage, fn, arguments)
             result = fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            if attempt.transaction is not None:
-                attempt.transaction.rollback()
+            attempt.undo()
             return self.failed(attempt, error)
+        attempt.undo_steps()
         move = self.returned(attempt, result)
         return move if attempt.transaction is None else self._settled(attempt, attempt.transaction, move)
 
@@ -130,9 +131,9 @@ class Executor:
             if written is not None:
                 return written, None
         except BaseException as error:  # noqa: BLE001 - a step may raise anything
-            if attempt.transaction is not None:
-                attempt.transaction.rollback()
+            attempt.undo()
             return None, self.failed(attempt, error)
+        attempt.undo_steps()
         move = self.returned(attempt, attempt.stage.result)
         if attempt.last is not None:
             end = self._joined(attempt, attempt.last, move)
@@ -171,9 +172,9 @@ class Executor:
                 return await self._aundone(attempt, stage, fn, arguments)
             result = await fn(**arguments)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            if attempt.transaction is not None:
-                await attempt.transaction.arollback()
+            await attempt.aundo()
             return self.failed(attempt, error)
+        await attempt.aundo_steps()
         move = self.returned(attempt, result)
         return move if attempt.transaction is None else await self._asettled(attempt, attempt.transaction, move)
 

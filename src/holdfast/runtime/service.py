@@ -34,10 +34,10 @@ from holdfast.port.store import Store, WorkerRecord
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.drop import Watching
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.hands import Hands
 from holdfast.runtime.heart import ENLIST, Heart
 from holdfast.runtime.relay import Relay
 from holdfast.runtime.signals import stopping_by_signal, wait_heedful
-from holdfast.runtime.stage import Hands
 from holdfast.runtime.telemetry.watch import Watch
 from holdfast.runtime.upkeep import Upkeep
 from holdfast.runtime.worker import Queues, Worker

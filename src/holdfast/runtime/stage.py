@@ -6,68 +6,38 @@ import functools
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
 from holdfast.client.asking import Call, Jobs, Keep, Last, Load, Request, Rest, Script
 from holdfast.client.context import CURRENT_STEP, AttemptStopped, branch
 from holdfast.client.durable import Suspended, Unwound
-from holdfast.client.registry import Registry
-from holdfast.client.settings import Settings
 from holdfast.domain import codec, events, lifecycle
 from holdfast.domain.errors import (
     BadInput,
     BadPayload,
+    CommitUnknown,
     InsufficientCredits,
     Permanent,
     Snooze,
-    StepTimeout,
     StoreError,
 )
 from holdfast.domain.job import JobRecord, StepRecord
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move
-from holdfast.port.store import Store
+from holdfast.port.transaction import Transaction
 from holdfast.runtime.alarm import Alarm
 from holdfast.runtime.attempt import Attempt, Stop
-from holdfast.runtime.committer import Committer
-from holdfast.runtime.telemetry.watch import Watch
-from holdfast.runtime.threads import Threads
+from holdfast.runtime.body import limited, plainly
+from holdfast.runtime.hands import Hands
 
 T = TypeVar("T")
-PATIENCE: Micros = 2 * SECOND
-"""The longest pause between two tries of a step that keeps its slot."""
 _TROUBLE = 0.2
 _MANY_PAUSE: Micros = 30 * SECOND
 """How long a workflow is put off at most that waits for several signals at once: only one of them wakes it."""
-_MOST_THREADS = 64
 _OK = Answer.OK
 _INSIDE: contextvars.ContextVar[tuple[object, ...]] = contextvars.ContextVar("holdfast_inside", default=())
 """The scripts that one runs inside of, as in the body of a step, and itself."""
-
-
-@dataclass(frozen=True)
-class Hands:
-    """What the attempts of one worker do their steps with."""
-
-    store: Store
-    registry: Registry
-    settings: Settings
-    draw: Callable[[], float]
-    ids: Callable[[int], list[str]]
-    patience: Micros = PATIENCE
-    watch: Watch | None = None
-
-    @functools.cached_property
-    def committer(self) -> Committer:
-        """Where checkpoints meet."""
-        return Committer(self.store)
-
-    @functools.cached_property
-    def threads(self) -> Threads:
-        """Where the plain functions among the steps of asynchronous workflows run."""
-        return Threads(_MOST_THREADS)
 
 
 class AttemptStage:
@@ -204,12 +174,13 @@ class AttemptStage:
             except StopIteration as end:
                 self.result = end.value
                 return None
-            if type(request) is Last:
+            apart = not attempt.within  # else a record is to be committed with what its body wrote
+            if apart and type(request) is Last:
                 if self._hands.store.capabilities.joins:
                     attempt.last, self.result = request.record, request.value
                     return None
                 request = request.record
-            if type(request) is Move:
+            if apart and type(request) is Move:
                 attempt.written, attempt.answer = self._told(request), None
                 return attempt.written
             try:
@@ -402,7 +373,10 @@ class AttemptStage:
             else:
                 with Alarm(call.timeout):
                     result = call.fn(*call.args, **call.kwargs)
-            return asyncio.run(_limited(result, call.timeout)) if hasattr(result, "__await__") else result
+            return asyncio.run(limited(result, call.timeout)) if hasattr(result, "__await__") else result
+        except BaseException:
+            self._attempt.undo_steps(call.step)
+            raise
         finally:
             CURRENT_STEP.reset(token)
 
@@ -416,14 +390,17 @@ class AttemptStage:
     async def _abody(self, call: Call) -> Any:
         token = CURRENT_STEP.set(call.step)
         try:
-            return await _limited(self._result(call), call.timeout)
+            return await limited(self._result(call), call.timeout)
+        except BaseException:
+            await self._attempt.aundo_steps(call.step)
+            raise
         finally:
             CURRENT_STEP.reset(token)
 
     async def _result(self, call: Call) -> Any:
         if inspect.iscoroutinefunction(call.fn):
             return await call.fn(*call.args, **call.kwargs)
-        result = await self._in_thread(functools.partial(contextvars.copy_context().run, _plainly, call))
+        result = await self._in_thread(functools.partial(contextvars.copy_context().run, plainly, call))
         return await result if inspect.isawaitable(result) else result
 
     async def _in_thread(self, fn: Callable[[], T]) -> T:
@@ -436,6 +413,8 @@ class AttemptStage:
 
     def _write(self, move: Move) -> None:
         move = self._told(move)
+        if (transaction := self._attempt.left_open(move)) is not None:
+            return self.heed(move, self._committed(move, transaction))
         while True:
             try:
                 return self.heed(move, self._hands.committer.share(move))
@@ -443,8 +422,33 @@ class AttemptStage:
                 self._begin()
                 self._pause(_TROUBLE)
 
+    def _committed(self, move: Move, transaction: Transaction) -> Answer:
+        """Record a step in the transaction of its body, and commit that."""
+        try:
+            return transaction.settle(move)
+        except CommitUnknown:
+            return self._found_out(move)
+
+    def _found_out(self, move: Move) -> Answer:
+        """See whether a step is on record. If not, that may yet come, and to run its body here once more could write
+        all of it twice: so the job is given back, which waits for the end of the transaction that was lost.
+        """
+        found = self._patiently(lambda: self._hands.store.steps(self.job.id))
+        if all(step.name != move.step for step in found):
+            self._attempt.stop = self._attempt.stop or Stop.RELEASE
+            raise AttemptStopped
+        return Answer.OK
+
+    async def _acommitted(self, move: Move, transaction: Transaction) -> Answer:
+        try:
+            return await transaction.asettle(move)
+        except CommitUnknown:
+            return await self._in_thread(functools.partial(self._found_out, move))
+
     async def _awrite(self, move: Move) -> None:
         move = self._told(move)
+        if (transaction := self._attempt.left_open(move)) is not None:
+            return self.heed(move, await self._acommitted(move, transaction))
         while True:
             try:
                 return self.heed(move, await self._hands.committer.ashare(move))
@@ -478,23 +482,3 @@ class AttemptStage:
     def _pause(self, seconds: float) -> None:
         threading.Event().wait(seconds)
         self._begin()
-
-
-async def _limited(work: Awaitable[Any], timeout: Micros | None) -> Any:
-    """Await the body of a step, for as long as it may take."""
-    limit = asyncio.timeout(None if timeout is None else timeout / SECOND)
-    try:
-        async with limit:
-            return await work
-    except TimeoutError as error:
-        if limit.expired():
-            raise StepTimeout from error
-        raise
-
-
-def _plainly(call: Call) -> Any:
-    try:
-        return call.fn(*call.args, **call.kwargs)
-    except (StopIteration, GeneratorExit) as error:  # whoever awaits a future that holds one would wait for ever
-        msg = f"step {call.step!r} raised {type(error).__name__}"
-        raise RuntimeError(msg) from error

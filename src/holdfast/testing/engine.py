@@ -37,8 +37,9 @@ from holdfast.port.store import Claim, Inserted, InsertGroup, Refusal, Store
 from holdfast.runtime import delivery, firing, upkeep
 from holdfast.runtime.attempt import Attempt, Stop
 from holdfast.runtime.executor import Executor
+from holdfast.runtime.hands import Hands
 from holdfast.runtime.shedding import shed
-from holdfast.runtime.stage import AttemptStage, Hands
+from holdfast.runtime.stage import AttemptStage
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.beside import Beside
 from holdfast.testing.clock import ManualClock

@@ -122,8 +122,10 @@ class Claims:
             claimed = rows.claimed(ready.loaded.rows(near, want.lease_id), want)
             if claimed:
                 self.marks.answered()
-            else:
+            elif self._turns.knows(ready.known):
                 claimed = self._around(near, want)
+            else:  # there may be a rule
+                return None
         except psycopg.Error:
             self._unanswered.add(want.lease_id)
             return None
@@ -140,7 +142,7 @@ class Claims:
     def _made_ready(self, want: Claim) -> Ready | None:
         """Make ready what is sent if the same is asked for again: where no rule holds, and one lane is known."""
         known = self._turns.known
-        if not 0 < want.limit <= _FEW or want.id is not None or known or self._given() is not None:
+        if not 0 < want.limit <= _FEW or want.id is not None or known or known.pages or self._given() is not None:
             return None
         asked = look(self._schema, want, self.marks, None, None, ahead=True)
         if not asked.lone:
@@ -148,9 +150,9 @@ class Claims:
         return Ready(want, known, swiftly(asked.statement).loaded(asked.parameters, "lease_id"))
 
     def _is(self, ready: Ready, want: Claim) -> bool:
-        """Tell whether a claim is what was made ready, but for its id, and what was known then is known still."""
+        """Tell whether a claim is what was made ready, but for its id, and nothing else was learnt since."""
         same = want[2:] == ready.want[2:] and want.owner == ready.want.owner
-        return same and self._turns.knows(ready.known) and want.lease_id not in self._unanswered
+        return same and ready.known is self._turns.known and want.lease_id not in self._unanswered
 
     @property
     def busy(self) -> bool:

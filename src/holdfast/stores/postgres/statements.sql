@@ -246,8 +246,9 @@ WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.mi
 
 -- name: claim_ready
 -- The same for a worker that rests and is called: nearly always there is one job, which nobody touched. After a pause the server runs at a third
--- of its speed, and each part of a statement costs by being there: so this one has no gate, looks once, and passes over what looks held. If it
--- finds nothing, the claim goes the longer way.
+-- of its speed, and each part of a statement costs by being there: so this one has no gate, looks once, and passes over what looks held. That
+-- there are no rules it sees for itself, because to ask for them first would take as long as the claim. If it finds nothing, the claim goes the
+-- longer way.
 WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.micros()) AS now),
 {taken}
 
@@ -255,7 +256,8 @@ WITH clock AS MATERIALIZED (SELECT coalesce(CAST(%(now)s AS bigint), {schema}.mi
 SELECT waiting.ctid FROM {schema}.waiting
     WHERE waiting.queue = CAST(%(queue)s AS text) AND waiting.rank = CAST(%(rank)s AS bigint)
       AND waiting.available_at <= (SELECT now FROM clock) AND (waiting.expires_at IS NULL OR waiting.expires_at > (SELECT now FROM clock))
-      AND waiting.xmax = '0' AND NOT EXISTS (SELECT FROM {schema}.paused_queue WHERE paused_queue.queue = CAST(%(queue)s AS text))
+      AND waiting.xmax = '0' AND NOT EXISTS (SELECT FROM {schema}.page WHERE page.book = 'flow')
+      AND NOT EXISTS (SELECT FROM {schema}.paused_queue WHERE paused_queue.queue = CAST(%(queue)s AS text))
       {more}
     ORDER BY waiting.available_at, waiting.job_id LIMIT CAST(%(limit)s AS integer) FOR UPDATE SKIP LOCKED
 
