@@ -15,7 +15,7 @@ from holdfast import Holdfast, JobFunction, StoreUnavailable
 from holdfast.domain.errors import StoreError
 from tests.servers import Server, own, until
 
-JOBS = 20_000
+JOBS = 60_000
 APPLICATION = """
 import os
 from holdfast import Holdfast

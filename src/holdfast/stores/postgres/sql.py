@@ -39,6 +39,7 @@ _ENDING = {
 """What stands in a statement that claims, and in one that completes as well."""
 _PLAIN = ("claim", "claim_lone", "claim_ready")
 """Claims in which every job waits under its queue's own name."""
+_AT_ONCE = {"now": "{schema}.micros()", "due": "{schema}.micros()", "expires": "NULL"}
 _ONLY = ("alone", "alone_in_queue")
 """The parts of a statement that claims from what may be the only lane."""
 
@@ -75,13 +76,14 @@ def statement(
     ends: str | None = None,
     careful: bool = True,
     gated: bool = False,
+    at_once: bool = False,
 ) -> LiteralString:
     """Give a named statement; `part` says where one that reads lanes finds them, or what another does besides. One that
     moves jobs has a block of its own for where they go. One that claims may have the jobs `counted`; `alone` says that
     they are of one queue, `within` that none is claimed unless limits are far from full, and `draws` that a token is
     taken for each. It may complete others first: `ends` is empty then, or names the block of what is told of them. One
     that is not `careful` tries only what is certainly in nobody's hands. One that is `gated` takes nothing if too many
-    are under way, and tells so.
+    are under way, and tells so. One that stores a job may do so for one that is due `at_once`, by the server's clock.
     """
     text = _RAW[name].replace("{moved}", _RAW["moved"]).replace("{path}", _RAW.get(f"{name}_path", ""))
     if "{taken}" in text:
@@ -99,6 +101,8 @@ def statement(
         bounds = _bounds(name, within=within, draws=draws) | _tried(name, careful=careful)
         for place, block in (bounds | ending | {"told": told}).items():
             text = text.replace(f"{{{place}}}", block)
+    for place in ("expires", "due", "now"):
+        text = text.replace(f"{{{place}}}", _AT_ONCE[place] if at_once else _RAW[f"asked_{place}"])
     text = text.replace("{endings}", _RAW["endings"]).replace("{written}", _RAW["written"])
     return _fill(text.replace("{events}", _RAW[ends] if ends else ""), schema, part)
 

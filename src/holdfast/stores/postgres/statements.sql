@@ -87,13 +87,22 @@ WITH stored AS (
   INSERT INTO {schema}.job (id, kind, queue, tenant, "user", priority, payload, retry, max_attempts, crash_cap, trigger, trace_id,
                             created_at, steps_total, due_at, code_version)
   VALUES (%(id)s, %(kind)s, %(queue)s, %(tenant)s, %(user)s, %(priority)s, %(payload)s, %(retry)s, %(max_attempts)s, %(crash_cap)s, %(trigger)s,
-          %(trace_id)s, coalesce(CAST(%(now)s AS bigint), {schema}.micros()), %(steps_total)s, coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), %(code_version)s)
+          %(trace_id)s, {now}, %(steps_total)s, {due}, %(code_version)s)
 ),
 counted AS (INSERT INTO {schema}.tally (queue, state, jobs) VALUES (%(queue)s, 'queued', 1))
 INSERT INTO {schema}.waiting (queue, rank, available_at, job_id, expires_at)
-VALUES (%(queue)s, - CAST(%(priority)s AS bigint), coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), %(id)s,
-        greatest(coalesce(CAST(%(run_at)s AS bigint), coalesce(CAST(%(now)s AS bigint), {schema}.micros()) + CAST(%(delay)s AS bigint)), coalesce(CAST(%(now)s AS bigint), {schema}.micros())) + CAST(%(expires_after)s AS bigint))
-RETURNING coalesce(CAST(%(now)s AS bigint), {schema}.micros()){more}
+VALUES (%(queue)s, - CAST(%(priority)s AS bigint), {due}, %(id)s,
+        {expires})
+RETURNING {now}{more}
+
+-- name: asked_now
+coalesce(CAST(%(now)s AS bigint), {schema}.micros())
+
+-- name: asked_due
+coalesce(CAST(%(run_at)s AS bigint), {now} + CAST(%(delay)s AS bigint))
+
+-- name: asked_expires
+greatest({due}, {now}) + CAST(%(expires_after)s AS bigint)
 
 -- name: calling
 , pg_notify(%(channel)s, %(message)s)

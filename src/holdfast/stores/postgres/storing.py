@@ -50,14 +50,16 @@ class Storing:
         self._bell = bell
         self._given = given
         self._one, self._like = self._swift("insert_one"), self._swift("insert")
+        self._at_once = self._swift("insert_one", at_once=True)
         self._ways: dict[str, Way] = {}
         """That of the last lone job of each kind."""
 
-    def _swift(self, name: str) -> tuple[Swift, Swift]:
+    def _swift(self, name: str, *, at_once: bool = False) -> tuple[Swift, Swift]:
         """Make a statement ready, as it is and with a notification."""
+        prepared = f"holdfast_{name}_at_once" if at_once else f"holdfast_{name}"
         return (
-            Swift(f"holdfast_{name}", sql.statement(self._schema, name)),
-            Swift(f"holdfast_{name}_calling", sql.statement(self._schema, name, "calling")),
+            Swift(prepared, sql.statement(self._schema, name, at_once=at_once)),
+            Swift(f"{prepared}_calling", sql.statement(self._schema, name, "calling", at_once=at_once)),
         )
 
     def insert(self, groups: Sequence[InsertGroup]) -> list[list[Inserted] | Refusal]:
@@ -116,13 +118,15 @@ class Storing:
     def _way_of(self, new: NewJob) -> Way:
         """Write all of a lone job but what is its own; and keep it for the next like it, unless the time is told."""
         now = self._given()
-        values, (silent, calling) = rows.alone("", new, now), self._one
+        later = new.delay > 0 or new.run_at is not None
+        plain = now is None and not later and new.expires_after is None
+        values, (silent, calling) = rows.alone("", new, now), self._at_once if plain else self._one
         way = Way(
             new,
             self._turns.known,
             silent.loaded(values, "id", "payload"),
             calling.loaded(values, "id", "payload", "channel", "message"),
-            new.delay > 0 or new.run_at is not None,
+            later,
         )
         if now is None:
             if len(self._ways) >= _WAYS:
