@@ -400,10 +400,9 @@ MUTANTS = (
         "PostgreSQL lets two claim one job",
         "S8",
         POSTGRES,
-        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) {allowed} "
+        "DELETE FROM {schema}.waiting WHERE ctid = ANY (ARRAY({picked})) {allowed} "
         "RETURNING *, (SELECT now FROM clock) AS now",
-        "SELECT *, (SELECT now FROM clock) AS now FROM {schema}.waiting "
-        "WHERE ctid = ANY (ARRAY(SELECT place FROM picked)) {allowed}",
+        "SELECT *, (SELECT now FROM clock) AS now FROM {schema}.waiting WHERE ctid = ANY (ARRAY({picked})) {allowed}",
         "taken",
     ),
     Mutant(

@@ -13,7 +13,7 @@ from holdfast.domain import moving
 from holdfast.domain.job import JobRecord, State
 from holdfast.port.store import Query, Store
 from holdfast.stores import open_store
-from tests.surfaces.processes import kill, parsed, run, started, until, write_application
+from tests.surfaces.processes import parsed, run, started, until, write_application
 
 JOBS = 3_000
 
@@ -73,7 +73,7 @@ def kills_then_finishes(source: str, target: str, folder: Path) -> None:
             with started(*words, cwd=folder) as copier:
                 until(partial(_come, reached, copier), within=60)
                 killed += copier.poll() is None
-                kill(copier.pid)
+                copier.kill()
     assert killed > 1, "copies were too quick to be killed"
     done = run(*words, "--json", cwd=folder, timeout=60)
     assert done.returncode == 0, done.stderr
