@@ -79,7 +79,7 @@ aws-second: $(READY) ## the same suites on a second pair of emulators, which nee
 	@$(BIN)/python -m tests.aws.second $(BIN)/python -m pytest -q -n 2 --dist worksteal $(AWS_SUITES)
 
 POSTGRES_SUITES := $(foreach suite,conformance races machine,tests/$(suite)/test_postgres.py) \
-	$(patsubst %,tests/stores/test_postgres_%.py,bell calls claims gate lanes marks plans reckoning sql storing transactions traps ways workflows)
+	$(patsubst %,tests/stores/test_postgres_%.py,bell calls claims gate lanes marks plans reckoning sql steps storing transactions traps ways workflows)
 
 .PHONY: postgres-versions
 postgres-versions: $(READY) ## the suites of the PostgreSQL store on 14 to 17, for most of which it needs Node
