@@ -16,7 +16,8 @@ from holdfast.domain.ids import Ids
 from holdfast.domain.job import Account, JobRecord, State
 from holdfast.domain.moments import DAY, HOUR
 from holdfast.domain.schedule import NEVER
-from holdfast.port.store import Parcel, Query, ScheduleRecord, Store
+from holdfast.port.parcel import Parcel
+from holdfast.port.store import Query, ScheduleRecord, Store
 from holdfast.runtime import copying
 from holdfast.runtime.copying import Place
 from holdfast.stores import open_store

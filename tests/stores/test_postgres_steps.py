@@ -5,39 +5,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Retry
-from holdfast.domain import lifecycle
-from holdfast.domain.job import Retention
 from tests.servers import link, own, until, working
+from tests.stores.effects import Effects, effects_beside, lose_lease
 
 NOW = Retry.fixed(0, retries=3)
 
 
-class Effects:
-    """What handlers have written to a table of their own."""
-
-    def __init__(self, db: psycopg.Connection[Any], table: str) -> None:
-        self._db = db
-        self._table = table
-        self.write = f"INSERT INTO {table} VALUES (%(n)s)"
-
-    @property
-    def all(self) -> list[int]:
-        return [n for (n,) in self._db.execute(f"SELECT n FROM {self._table} ORDER BY n")]
-
-
 @pytest.fixture
 def effects(postgres_url: str, postgres_server: str) -> Iterator[Effects]:
-    table = postgres_url.rpartition("schema=")[2] + "_effects"
-    with psycopg.connect(postgres_server, autocommit=True) as db:
-        db.execute(f"CREATE TABLE {table} (n integer)")
-        yield Effects(db, table)
-        db.execute(f"DROP TABLE {table} CASCADE")
+    with effects_beside(postgres_url, postgres_server) as effects:
+        yield effects
 
 
 @pytest.fixture
@@ -60,14 +42,14 @@ def test_what_a_step_wrote_stays_though_the_workflow_fails_after_it(app: Holdfas
     def book(n: int, ctx: Context) -> int:
         runs["book"] += 1
         noted: int = ctx.step("note", note, ctx, n)
-        assert effects.all == [n], "committed with the record of the step, not with the end of the job"
+        assert effects.all() == [n], "committed with the record of the step, not with the end of the job"
         if runs["book"] == 1:
             raise ConnectionError
         return noted + 1
 
     job = book.enqueue(7)
     app.run_worker(until_idle=True)
-    assert (job.result(timeout=1), effects.all, runs) == (8, [7], {"note": 1, "book": 2})
+    assert (job.result(timeout=1), effects.all(), runs) == (8, [7], {"note": 1, "book": 2})
 
 
 def test_steps_side_by_side_have_a_transaction_each_and_a_sleep_keeps_what_is_recorded(
@@ -92,11 +74,11 @@ def test_steps_side_by_side_have_a_transaction_each_and_a_sleep_keeps_what_is_re
 
     job = book.enqueue()
     with working(app):
-        until(lambda: len(effects.all) == 5, "the steps")
+        until(lambda: len(effects.all()) == 5, "the steps")
         until(lambda: job.refresh().state == "retrying", "the sleep")
-        assert effects.all == [0, 1, 2, 3, 4]
+        assert effects.all() == [0, 1, 2, 3, 4]
         until(lambda: job.refresh().state == "succeeded", "the end")
-    assert (effects.all, runs) == ([0, 1, 2, 3, 4], {0: 1, 1: 1, 2: 2, 3: 1, 4: 1})
+    assert (effects.all(), runs) == ([0, 1, 2, 3, 4], {0: 1, 1: 1, 2: 2, 3: 1, 4: 1})
 
 
 def test_a_pipelines_steps_have_one_each(app: Holdfast, effects: Effects) -> None:
@@ -123,7 +105,7 @@ def test_a_pipelines_steps_have_one_each(app: Holdfast, effects: Effects) -> Non
     jobs = [ingest.enqueue(n) for n in (10, 20)]
     app.run_worker(until_idle=True)
     assert [job.result(timeout=1) for job in jobs] == [13, 23]
-    assert (effects.all, runs) == ([10, 12, 20, 22], {"first": 2, "second": 3})
+    assert (effects.all(), runs) == ([10, 12, 20, 22], {"first": 2, "second": 3})
 
 
 def test_s9_a_lost_lease_undoes_what_the_step_wrote(app: Holdfast, effects: Effects) -> None:
@@ -131,11 +113,7 @@ def test_s9_a_lost_lease_undoes_what_the_step_wrote(app: Holdfast, effects: Effe
         with ctx.transaction() as db:
             db.execute(effects.write, {"n": n + ctx.attempt})
         if ctx.attempt == 1:
-            (held,) = app.store.read([str(ctx.job_id)])
-            assert held is not None
-            app.store.abandon(str(held.lease_owner))
-            (late,) = app.store.expired(10)
-            app.store.commit([lifecycle.reap(late, app.store.now() + 1, Retention())])
+            lose_lease(app, ctx)
         return n
 
     @app.workflow(retry=NOW)
@@ -144,7 +122,7 @@ def test_s9_a_lost_lease_undoes_what_the_step_wrote(app: Holdfast, effects: Effe
 
     job = book.enqueue(40)
     app.run_worker(until_idle=True)
-    assert (job.refresh().state, job.attempt, effects.all) == ("succeeded", 2, [42])
+    assert (job.refresh().state, job.attempt, effects.all()) == ("succeeded", 2, [42])
 
 
 def test_a_result_that_cannot_be_recorded_undoes_what_the_step_wrote(app: Holdfast, effects: Effects) -> None:
@@ -163,7 +141,7 @@ def test_a_result_that_cannot_be_recorded_undoes_what_the_step_wrote(app: Holdfa
 
     job = book.enqueue(1)
     app.run_worker(until_idle=True)
-    assert (job.result(timeout=1), effects.all) == ("Permanent", [])
+    assert (job.result(timeout=1), effects.all()) == ("Permanent", [])
 
 
 @pytest.mark.parametrize("lost", ["the answer to the commit", "the connection before it"])

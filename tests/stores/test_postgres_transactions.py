@@ -10,29 +10,14 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast import Context, Holdfast, Retry
-from holdfast.domain import lifecycle
-from holdfast.domain.job import Retention, State
+from holdfast.domain.job import State
+from tests.stores.effects import Effects, effects_beside, lose_lease
 
 
 @pytest.fixture
-def bare(postgres_url: str, postgres_server: str) -> Iterator["_Effects"]:
-    """Give a connection to a database with a table of effects."""
-    table = postgres_url.rpartition("schema=")[2] + "_effects"
-    with psycopg.connect(postgres_server, autocommit=True) as db:
-        db.execute(f"CREATE TABLE {table} (n integer)")
-        db.execute(f"CREATE VIEW {table}_view AS SELECT * FROM {table}")
-        yield _Effects(db, table)
-        db.execute(f"DROP TABLE {table} CASCADE")
-
-
-class _Effects:
-    def __init__(self, db: psycopg.Connection[Any], table: str) -> None:
-        self.db = db
-        self.table = table
-        self.write = f"INSERT INTO {table} VALUES (%(n)s)"
-
-    def all(self) -> list[int]:
-        return [n for (n,) in self.db.execute(f"SELECT n FROM {self.table} ORDER BY n")]
+def bare(postgres_url: str, postgres_server: str) -> Iterator[Effects]:
+    with effects_beside(postgres_url, postgres_server) as effects:
+        yield effects
 
 
 @pytest.fixture
@@ -42,7 +27,7 @@ def app(postgres_url: str) -> Iterator[Holdfast]:
     app.close()
 
 
-def test_writes_and_completion_commit_together(app: Holdfast, bare: _Effects) -> None:
+def test_writes_and_completion_commit_together(app: Holdfast, bare: Effects) -> None:
     seen: list[tuple[list[int], str]] = []
 
     @app.job
@@ -59,7 +44,7 @@ def test_writes_and_completion_commit_together(app: Holdfast, bare: _Effects) ->
     assert list(app.store.check()) == []
 
 
-def test_an_asynchronous_handler_has_one_too(app: Holdfast, bare: _Effects) -> None:
+def test_an_asynchronous_handler_has_one_too(app: Holdfast, bare: Effects) -> None:
     @app.job
     async def note(n: int, ctx: Context) -> str:
         async with ctx.transaction() as db:
@@ -72,7 +57,7 @@ def test_an_asynchronous_handler_has_one_too(app: Holdfast, bare: _Effects) -> N
     assert {job.result(timeout=1) for job in jobs} == {"noted"}
 
 
-def test_a_failure_after_the_block_undoes_it(app: Holdfast, bare: _Effects) -> None:
+def test_a_failure_after_the_block_undoes_it(app: Holdfast, bare: Effects) -> None:
     @app.job(permanent=(ValueError,))
     def note(n: int, ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -85,7 +70,7 @@ def test_a_failure_after_the_block_undoes_it(app: Holdfast, bare: _Effects) -> N
     assert (failing.refresh().state, fine.refresh().state, bare.all()) == ("dead", "succeeded", [11])
 
 
-def test_an_error_that_the_handler_handles_undoes_the_block_only(app: Holdfast, bare: _Effects) -> None:
+def test_an_error_that_the_handler_handles_undoes_the_block_only(app: Holdfast, bare: Effects) -> None:
     @app.job
     def note(n: int, ctx: Context) -> str:
         with contextlib.suppress(psycopg.Error), ctx.transaction() as db:
@@ -98,7 +83,7 @@ def test_an_error_that_the_handler_handles_undoes_the_block_only(app: Holdfast, 
     assert (job.result(timeout=1), bare.all()) == ("handled", [])
 
 
-def test_the_handler_cannot_commit_by_itself(app: Holdfast, bare: _Effects) -> None:
+def test_the_handler_cannot_commit_by_itself(app: Holdfast, bare: Effects) -> None:
     @app.job(permanent=(psycopg.ProgrammingError,))
     def note(n: int, ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -110,7 +95,7 @@ def test_the_handler_cannot_commit_by_itself(app: Holdfast, bare: _Effects) -> N
     assert (job.refresh().state, bare.all()) == ("dead", [])
 
 
-def test_a_lost_lease_undoes_it(app: Holdfast, bare: _Effects) -> None:
+def test_a_lost_lease_undoes_it(app: Holdfast, bare: Effects) -> None:
     """S9: the late completion is refused, and with it goes all that the handler wrote."""
 
     @app.job
@@ -118,18 +103,14 @@ def test_a_lost_lease_undoes_it(app: Holdfast, bare: _Effects) -> None:
         with ctx.transaction() as db:
             db.execute(bare.write, {"n": n})
         if ctx.attempt == 1:
-            (held,) = app.store.read([str(ctx.job_id)])
-            assert held is not None
-            app.store.abandon(str(held.lease_owner))
-            (late,) = app.store.expired(10)
-            app.store.commit([lifecycle.reap(late, app.store.now() + 1, Retention())])
+            lose_lease(app, ctx)
 
     job = note.enqueue(3)
     app.run_worker(until_idle=True)
     assert (job.refresh().state, job.attempt, bare.all()) == (State.SUCCEEDED, 2, [3])
 
 
-def test_it_can_be_asked_for_twice(app: Holdfast, bare: _Effects) -> None:
+def test_it_can_be_asked_for_twice(app: Holdfast, bare: Effects) -> None:
     @app.job
     def note(n: int, ctx: Context) -> None:
         for k in range(2):
@@ -141,7 +122,7 @@ def test_it_can_be_asked_for_twice(app: Holdfast, bare: _Effects) -> None:
     assert bare.all() == [1, 2]
 
 
-def test_it_is_opened_as_its_handler_runs(app: Holdfast, bare: _Effects) -> None:
+def test_it_is_opened_as_its_handler_runs(app: Holdfast, bare: Effects) -> None:
     @app.job(retry=Retry.fixed(0, retries=0))
     async def blocks(ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -163,7 +144,7 @@ def test_it_is_opened_as_its_handler_runs(app: Holdfast, bare: _Effects) -> None
     assert bare.all() == []
 
 
-def test_a_delivery_has_one_too(app: Holdfast, bare: _Effects) -> None:
+def test_a_delivery_has_one_too(app: Holdfast, bare: Effects) -> None:
     @app.job
     def note(n: int, ctx: Context) -> int:
         with ctx.transaction() as db:
@@ -175,7 +156,7 @@ def test_a_delivery_has_one_too(app: Holdfast, bare: _Effects) -> None:
     assert (job.refresh().state, bare.all()) == ("succeeded", [5])
 
 
-def test_connections_are_lent_again(app: Holdfast, bare: _Effects) -> None:
+def test_connections_are_lent_again(app: Holdfast, bare: Effects) -> None:
     @app.job
     def note(n: int, ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -187,7 +168,7 @@ def test_connections_are_lent_again(app: Holdfast, bare: _Effects) -> None:
     assert bare.all() == list(range(60))
 
 
-def test_connections_that_died_meanwhile_are_not_lent_again(app: Holdfast, bare: _Effects) -> None:
+def test_connections_that_died_meanwhile_are_not_lent_again(app: Holdfast, bare: Effects) -> None:
     @app.job
     def note(n: int, ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -202,7 +183,7 @@ def test_connections_that_died_meanwhile_are_not_lent_again(app: Holdfast, bare:
     assert bare.all() == [0, 1, 2]
 
 
-def test_a_handler_may_have_its_rows_as_it_likes(app: Holdfast, bare: _Effects) -> None:
+def test_a_handler_may_have_its_rows_as_it_likes(app: Holdfast, bare: Effects) -> None:
     seen: list[Any] = []
 
     @app.job

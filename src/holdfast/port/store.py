@@ -41,6 +41,7 @@ from holdfast.domain.job import (
 )
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Move
+from holdfast.port.parcel import Parcel
 from holdfast.port.transaction import Transaction
 
 
@@ -217,19 +218,6 @@ class Page(NamedTuple):
     """Grows by one with every write."""
     expires_at: Micros | None = None
     """When it is gone, whether or not `purge` has removed it yet."""
-
-
-class Parcel(NamedTuple):
-    """A job with its whole past, as one store hands it to another."""
-
-    job: JobRecord
-    attempts: list[AttemptRecord]
-    steps: list[StepRecord]
-    signals: list[SignalRecord]
-    keyed: bool = False
-    """The job's key is its own."""
-    keyed_until: Micros | None = None
-    """When the key is free again; None if it is the job's as long as that is kept."""
 
 
 class Purged(NamedTuple):

@@ -20,7 +20,8 @@ from holdfast.domain.errors import BadInput, KeyConflict, StoreError
 from holdfast.domain.job import TERMINAL, JobRecord, State
 from holdfast.domain.move import Answer, Move
 from holdfast.domain.schedule import NEVER
-from holdfast.port.store import Parcel, Query, ScheduleRecord, Store
+from holdfast.port.parcel import Parcel
+from holdfast.port.store import Query, ScheduleRecord, Store
 from holdfast.runtime import upkeep
 
 PAGE = 200

@@ -28,6 +28,7 @@ from holdfast.domain.job import (
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Held, Move, Verb, refusal
 from holdfast.port.clock import Clock, SystemClock
+from holdfast.port.parcel import Parcel
 from holdfast.port.store import (
     Beat,
     Capabilities,
@@ -35,7 +36,6 @@ from holdfast.port.store import (
     Finding,
     Inserted,
     InsertGroup,
-    Parcel,
     Purged,
     Query,
     Refusal,

@@ -8,7 +8,7 @@ from holdfast.domain.errors import KeyConflict, StoreUnavailable
 from holdfast.domain.job import JobRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer
-from holdfast.port.store import Parcel
+from holdfast.port.parcel import Parcel
 from holdfast.stores.dynamodb import items, past
 from holdfast.stores.dynamodb.accounts import Accounts
 from holdfast.stores.dynamodb.bundles import fits

@@ -4,7 +4,7 @@ from operator import itemgetter
 from typing import Any
 
 from holdfast.domain.job import AttemptRecord, SignalRecord, StepRecord
-from holdfast.port.store import Parcel
+from holdfast.port.parcel import Parcel
 from holdfast.stores.dynamodb import items
 from holdfast.stores.dynamodb.items import APART, Item
 from holdfast.stores.dynamodb.steps import steps_of

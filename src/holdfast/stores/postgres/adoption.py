@@ -15,7 +15,7 @@ from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import PLAIN, AttemptRecord, JobRecord, SignalRecord, StepRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer
-from holdfast.port.store import Parcel
+from holdfast.port.parcel import Parcel
 from holdfast.stores.postgres import rows, sql
 from holdfast.stores.postgres.ledger import Ledger
 from holdfast.stores.postgres.pool import Connection

@@ -26,6 +26,7 @@ from holdfast.domain.limits import ALL
 from holdfast.domain.moments import SECOND, Micros
 from holdfast.domain.move import Answer, Move, Verb, refusal
 from holdfast.port.clock import Clock
+from holdfast.port.parcel import Parcel
 from holdfast.port.store import (
     Beat,
     Capabilities,
@@ -35,7 +36,6 @@ from holdfast.port.store import (
     Inserted,
     InsertGroup,
     Page,
-    Parcel,
     Purged,
     Query,
     Refusal,

@@ -8,7 +8,7 @@ from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import AttemptRecord, CreditEntry, JobRecord, SignalRecord, StepRecord
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer
-from holdfast.port.store import Parcel
+from holdfast.port.parcel import Parcel
 from holdfast.stores.sqlite import books, rows
 from holdfast.stores.sqlite.guests import OwnConnection
 from holdfast.stores.sqlite.sql import SQL

@@ -31,6 +31,7 @@ from holdfast.domain.job import (
 from holdfast.domain.moments import Micros
 from holdfast.domain.move import Answer, Move
 from holdfast.port.clock import Clock, SystemClock
+from holdfast.port.parcel import Parcel
 from holdfast.port.store import (
     Beat,
     Capabilities,
@@ -40,7 +41,6 @@ from holdfast.port.store import (
     Inserted,
     InsertGroup,
     Page,
-    Parcel,
     Purged,
     Query,
     ScheduleRecord,

@@ -5,7 +5,7 @@ from holdfast.domain.errors import KeyConflict
 from holdfast.domain.job import Account, CreditEntry, JobRecord, State
 from holdfast.domain.moments import DAY, HOUR, MINUTE
 from holdfast.domain.move import Answer
-from holdfast.port.store import Parcel
+from holdfast.port.parcel import Parcel
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.lab import FLAKY, RETENTION, Lab
 
