@@ -39,8 +39,9 @@ def standby(primary: Server) -> Iterator[Server]:
     with own(primary=primary) as server:
         with psycopg.connect(primary.address, autocommit=True) as db:
             db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-            db.execute("ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
-            db.execute("SELECT pg_reload_conf()")
+        primary.stop()  # what is only reloaded, commits heed a moment later
+        primary.start()
+        with psycopg.connect(primary.address, autocommit=True) as db:
             until(lambda: _is_synchronous(db), "the standby")
         yield server
 
@@ -101,6 +102,7 @@ def _enqueued(noop: "JobFunction[[int], None]") -> str | None:
 def test_a_standby_can_be_looked_at_and_takes_nothing(primary: Server, standby: Server) -> None:
     with closing(Holdfast(primary.address)) as app:
         id_ = _with_noop(app).enqueue(1).id
+    until(lambda: _replayed(primary, standby), "what was written last")
     with closing(Holdfast(standby.address)) as app:
         noop = _with_noop(app)
         assert app.get(id_).state == "queued"
@@ -110,6 +112,13 @@ def test_a_standby_can_be_looked_at_and_takes_nothing(primary: Server, standby: 
         for change in (lambda: noop.enqueue(2), lambda: app.cancel(id_), lambda: app.pause("default")):
             with pytest.raises(StoreUnavailable, match="takes no changes: it is a read-only replica"):
                 change()
+
+
+def _replayed(primary: Server, standby: Server) -> bool:
+    """Tell whether a standby shows all that its primary has written."""
+    with psycopg.connect(primary.address) as db, psycopg.connect(standby.address) as late:
+        (written,) = db.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or (None,)
+        return late.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchone() == (True,)
 
 
 def _with_noop(app: Holdfast) -> "JobFunction[[int], None]":
